@@ -1,0 +1,184 @@
+//! Records a stage works on together, and what the stage decides about each.
+//!
+//! A stage gets the batch by reference and changes it in place: records it leaves alone go on, the others get a
+//! verdict. It cannot lose one, because the runtime still owns the batch when the stage returns, fails or
+//! panics. A batch that passes whole moves on without a copy.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+
+use crate::error::{Class, StageError};
+use crate::payload::Payload;
+use crate::record::Record;
+
+/// Which of a stage's named outputs a record leaves by; 0 is the only one of most stages.
+pub type Output = u16;
+
+/// What becomes of a record after a stage.
+#[derive(Debug, Default)]
+pub(crate) enum Verdict {
+    #[default]
+    Forward,
+    To(Output),
+    Drop(&'static str),
+    Replace(Vec<Record>),
+    Fail(Arc<StageError>),
+    /// Not attempted, because an earlier record of its key failed in this call.
+    Hold,
+}
+
+/// A record and its verdict.
+#[derive(Debug)]
+pub struct Slot {
+    pub(crate) record: Record,
+    pub(crate) verdict: Verdict,
+}
+
+impl Slot {
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    pub fn record_mut(&mut self) -> &mut Record {
+        &mut self.record
+    }
+
+    /// Sends the record out by a named output instead of the first.
+    pub fn send_to(&mut self, output: Output) {
+        self.verdict = Verdict::To(output);
+    }
+
+    /// Ends the record here; `reason` is a metric label, so keep to a few fixed words.
+    pub fn drop_as(&mut self, reason: &'static str) {
+        self.verdict = Verdict::Drop(reason);
+    }
+
+    /// Puts any number of records in its place, made with [`Record::derive`]; none at all drops it as `empty`.
+    pub fn replace(&mut self, records: Vec<Record>) {
+        self.verdict = Verdict::Replace(records);
+    }
+
+    /// Replaces the payload by any number of payloads, keeping key and headers.
+    pub fn replace_payloads(&mut self, mut payloads: Vec<Payload>) {
+        match payloads.len() {
+            1 => self.record.payload = payloads.swap_remove(0),
+            _ => self.replace(payloads.into_iter().map(|payload| self.record.derive(payload)).collect()),
+        }
+    }
+
+    /// The record could not be processed; the error's class and the stage's `on_error` decide what follows.
+    pub fn fail(&mut self, error: impl Into<Arc<StageError>>) {
+        self.verdict = Verdict::Fail(error.into());
+    }
+
+    /// The record was not attempted, because an earlier record of its key failed in this call with a
+    /// retryable error. It is offered again together with that record.
+    pub fn hold(&mut self) {
+        self.verdict = Verdict::Hold;
+    }
+}
+
+/// The records of one call to a stage, in order.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub(crate) slots: Vec<Slot>,
+}
+
+impl Batch {
+    pub fn with_capacity(records: usize) -> Self {
+        Self { slots: Vec::with_capacity(records) }
+    }
+
+    pub fn push(&mut self, record: Record) {
+        self.slots.push(Slot { record, verdict: Verdict::Forward });
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    pub fn records(&self) -> impl Iterator<Item = &Record> {
+        self.slots.iter().map(Slot::record)
+    }
+
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Slot> {
+        self.slots.iter_mut()
+    }
+
+    /// Does `work` on each record in order and records its failure, if any, as that record's verdict.
+    ///
+    /// After a retryable failure later records of the same key are held, which is what a stage with effects
+    /// owes to the order of keys.
+    pub fn each(&mut self, mut work: impl FnMut(&mut Slot) -> Result<(), StageError>) {
+        let mut stuck = FxHashSet::default();
+        for slot in &mut self.slots {
+            let key = slot.record.key_hash();
+            if !stuck.is_empty() && stuck.contains(&key) {
+                slot.hold();
+            } else if let Err(error) = work(slot) {
+                if error.class == Class::Retry {
+                    stuck.insert(key);
+                }
+                slot.fail(error);
+            }
+        }
+    }
+
+    pub(crate) fn weight(&self) -> usize {
+        self.records().map(Record::weight).sum()
+    }
+}
+
+impl From<Vec<Record>> for Batch {
+    fn from(records: Vec<Record>) -> Self {
+        records.into_iter().collect()
+    }
+}
+
+impl FromIterator<Record> for Batch {
+    fn from_iter<I: IntoIterator<Item = Record>>(records: I) -> Self {
+        Self {
+            slots: records
+                .into_iter()
+                .map(|record| Slot { record, verdict: Verdict::Forward })
+                .collect(),
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a mut Batch {
+    type Item = &'a mut Slot;
+    type IntoIter = std::slice::IterMut<'a, Slot>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retryable_failure_holds_the_rest_of_its_key() {
+        let record = |key| Record::new(Payload::from_static("{}")).with_key(key);
+        let mut batch = Batch::from(vec![record("a"), record("b"), record("a")]);
+        let mut calls = 0;
+        batch.each(|slot| {
+            calls += 1;
+            match slot.record().key.as_ref().unwrap().as_str() {
+                "a" => Err(StageError::retry("test", "down")),
+                _ => Ok(()),
+            }
+        });
+        assert_eq!(calls, 2);
+        assert!(matches!(batch.slots[0].verdict, Verdict::Fail(_)));
+        assert!(matches!(batch.slots[1].verdict, Verdict::Forward));
+        assert!(matches!(batch.slots[2].verdict, Verdict::Hold));
+    }
+}

@@ -1,0 +1,178 @@
+//! How far a source may commit.
+//!
+//! Read batches stand in a queue per partition, in read order. A partition's position moves only over the
+//! leading run of settled records: dispositions may arrive in any order, commits may not. A failed record holds
+//! its partition's position until the pipeline starts again from it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::ack::{ReadAcks, Settled, Tally};
+use crate::metrics::SourceMetrics;
+use crate::stage::{Partition, Positions};
+
+/// What has been read and how it ended: shared by the source and every record under way.
+#[derive(Default)]
+pub(crate) struct Progress {
+    read: AtomicU64,
+    tally: Mutex<Tally>,
+    moved: Notify,
+    metrics: SourceMetrics,
+}
+
+impl Progress {
+    pub(crate) fn new(metrics: SourceMetrics) -> Self {
+        Self { metrics, ..Self::default() }
+    }
+
+    pub(crate) fn read(&self, count: u64) {
+        self.read.fetch_add(count, Ordering::AcqRel);
+        self.metrics.read(count);
+    }
+
+    pub(crate) fn resolved(&self, batch: &Tally, since_read: Duration) {
+        {
+            let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+            tally.delivered += batch.delivered;
+            tally.dropped += batch.dropped;
+            tally.dead_lettered += batch.dead_lettered;
+            tally.failed += batch.failed;
+        }
+        self.metrics.resolved(batch, since_read);
+        self.moved.notify_one();
+    }
+
+    /// Waits until a read batch has been resolved since the last call.
+    pub(crate) async fn moved(&self) {
+        self.moved.notified().await;
+    }
+
+    pub(crate) fn records_read(&self) -> u64 {
+        self.read.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        *self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The read batches that are not yet committed, by partition.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    partitions: BTreeMap<Partition, VecDeque<Arc<ReadAcks>>>,
+    committed: Positions,
+    outstanding: usize,
+}
+
+impl Ledger {
+    pub(crate) fn push(&mut self, partition: Partition, batch: Arc<ReadAcks>) {
+        self.outstanding += batch.len();
+        self.partitions.entry(partition).or_default().push_back(batch);
+    }
+
+    /// Records held in the queue: under way, or settled behind one that is.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// Takes what is settled off the queues; positions that moved since the last call.
+    pub(crate) fn settle(&mut self) -> Positions {
+        let mut moved = Positions::new();
+        for (partition, batches) in &mut self.partitions {
+            let mut position = None;
+            while let Some(front) = batches.front() {
+                match front.settled() {
+                    Settled::Whole(at) => {
+                        position = at.or(position);
+                        self.outstanding -= front.len();
+                        batches.pop_front();
+                    }
+                    Settled::Part(at) => {
+                        position = at.or(position);
+                        break;
+                    }
+                }
+            }
+            if let Some(position) = position
+                && self.committed.get(partition) != Some(&position)
+            {
+                self.committed.insert(partition.clone(), position);
+                moved.insert(partition.clone(), position);
+            }
+        }
+        self.partitions.retain(|_, batches| !batches.is_empty());
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ack::Disposition;
+    use proptest::prelude::*;
+
+    fn partition(name: &str) -> Partition {
+        Partition::from(name)
+    }
+
+    #[test]
+    fn a_later_batch_waits_for_an_earlier_one() {
+        let progress = Arc::new(Progress::default());
+        let mut ledger = Ledger::default();
+        let one = ReadAcks::new(vec![10], None, Arc::clone(&progress));
+        let two = ReadAcks::new(vec![20], None, Arc::clone(&progress));
+        let (first, second) = (one.ack(0), two.ack(0));
+        ledger.push(partition("0"), one);
+        ledger.push(partition("0"), two);
+        second.resolve(Disposition::Delivered, None, None);
+        assert!(ledger.settle().is_empty());
+        assert_eq!(ledger.outstanding(), 2);
+        first.resolve(Disposition::Delivered, None, None);
+        assert_eq!(ledger.settle(), Positions::from([(partition("0"), 20)]));
+        assert_eq!(ledger.outstanding(), 0);
+        assert!(ledger.settle().is_empty(), "a position is reported once");
+    }
+
+    proptest! {
+        /// Whatever the order of dispositions, a committed position never passes a record that is unresolved
+        /// or failed, and once everything is resolved it stands right before the first failure.
+        #[test]
+        fn no_commit_passes_an_unresolved_record(
+            sizes in prop::collection::vec(1usize..6, 1..8),
+            order in prop::collection::vec(any::<prop::sample::Index>(), 40),
+            fates in prop::collection::vec(0u8..10, 40),
+        ) {
+            let progress = Arc::new(Progress::default());
+            let mut ledger = Ledger::default();
+            let mut open = Vec::new();
+            let mut next = 0u64;
+            for size in sizes {
+                let batch = ReadAcks::new((next + 1..=next + size as u64).collect(), None, Arc::clone(&progress));
+                for index in 0..size {
+                    open.push((next + index as u64, batch.ack(u32::try_from(index).unwrap())));
+                }
+                next += size as u64;
+                ledger.push(partition("0"), batch);
+            }
+            let mut unsettled: std::collections::BTreeSet<u64> = open.iter().map(|(at, _)| *at).collect();
+            let mut committed = 0;
+            for (pick, fate) in order.iter().zip(fates).take(open.len()) {
+                let (at, ack) = open.swap_remove(pick.index(open.len()));
+                let disposition = Disposition::ALL[usize::from(fate % 4)];
+                ack.resolve(disposition, None, None);
+                if disposition != Disposition::Failed {
+                    unsettled.remove(&at);
+                }
+                if let Some(position) = ledger.settle().get(&partition("0")) {
+                    prop_assert!(*position > committed);
+                    committed = *position;
+                }
+                prop_assert_eq!(committed, unsettled.first().copied().unwrap_or(next));
+            }
+        }
+    }
+}

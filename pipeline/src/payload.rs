@@ -1,0 +1,127 @@
+//! What a record carries: JSON text as it was read, or a decoded Rust value.
+//!
+//! Neighbouring stages that agree on a Rust type hand the value on without printing and parsing it again; a
+//! stage that meets text decodes it where it needs it. Every payload can be shown as JSON, so taps, dead
+//! letters and tests work on any record.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// A decoded value that records can carry.
+pub trait Native: Any + Send + Sync {
+    fn to_json(&self) -> Bytes;
+
+    fn from_json(text: &[u8]) -> Result<Self, DecodeError>
+    where
+        Self: Sized;
+}
+
+/// The payload is not what the stage takes.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct DecodeError(pub String);
+
+#[derive(Clone)]
+pub enum Payload {
+    /// JSON text, not yet looked at; may be anything.
+    Text(Bytes),
+    /// A decoded value.
+    Value(Arc<dyn Native>),
+}
+
+impl Payload {
+    pub fn value<T: Native>(value: T) -> Self {
+        Self::Value(Arc::new(value))
+    }
+
+    pub fn from_static(text: &'static str) -> Self {
+        Self::Text(Bytes::from_static(text.as_bytes()))
+    }
+
+    /// The payload as JSON text; free if it is text already.
+    pub fn to_json(&self) -> Bytes {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Value(value) => value.to_json(),
+        }
+    }
+
+    /// The payload as `T`: shared if it is one already, decoded otherwise.
+    pub fn decode<T: Native>(&self) -> Result<Arc<T>, DecodeError> {
+        match self {
+            Self::Text(text) => T::from_json(text).map(Arc::new),
+            Self::Value(value) => {
+                let any: Arc<dyn Any + Send + Sync> = Arc::clone(value) as _;
+                match any.downcast::<T>() {
+                    Ok(value) => Ok(value),
+                    Err(_other_type) => T::from_json(&value.to_json()).map(Arc::new),
+                }
+            }
+        }
+    }
+
+    /// Roughly what it weighs, for batch limits; a decoded value counts as its Rust size only.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Value(value) => size_of_val(value.as_ref()),
+        }
+    }
+}
+
+impl Default for Payload {
+    fn default() -> Self {
+        Self::Text(Bytes::new())
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(text: Bytes) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<String> for Payload {
+    fn from(text: String) -> Self {
+        Self::Text(Bytes::from(text))
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", String::from_utf8_lossy(&self.to_json()))
+    }
+}
+
+/// Any JSON document, for stages that want no schema.
+impl Native for serde_json::Value {
+    fn to_json(&self) -> Bytes {
+        Bytes::from(self.to_string())
+    }
+
+    fn from_json(text: &[u8]) -> Result<Self, DecodeError> {
+        serde_json::from_slice(text).map_err(|error| DecodeError(format!("not JSON: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_value_is_shared_and_text_is_decoded() {
+        let shared = Payload::value(json!({"n": 1}));
+        let (one, two) = (shared.decode::<Value>().unwrap(), shared.decode::<Value>().unwrap());
+        assert!(Arc::ptr_eq(&one, &two));
+        assert_eq!(*Payload::from_static(r#"{"n":1}"#).decode::<Value>().unwrap(), json!({"n": 1}));
+    }
+
+    #[test]
+    fn garbage_is_an_error_and_not_a_panic() {
+        assert!(Payload::from_static("{nope").decode::<Value>().is_err());
+    }
+}

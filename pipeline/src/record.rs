@@ -1,0 +1,150 @@
+//! One unit of flow: a payload, the key that orders it, and the handle that answers for it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use crate::ack::Ack;
+use crate::payload::Payload;
+
+/// What orders records: those of one key are handled in the order they were read.
+///
+/// The hash travels with the text, since every lane choice and every parked-key look-up needs it.
+#[derive(Clone)]
+pub struct Key {
+    text: Arc<str>,
+    hash: u64,
+}
+
+impl Key {
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        let text = text.into();
+        let mut hasher = rustc_hash::FxHasher::default();
+        hasher.write(text.as_bytes());
+        Self { hash: hasher.finish(), text }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.text == other.text
+    }
+}
+
+impl Eq for Key {}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.text, f)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Facts about a record that are not part of its payload, such as where it came from.
+///
+/// Most records have none, so an empty set costs one word.
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
+pub struct Headers(Option<Box<Vec<(Cow<'static, str>, Arc<str>)>>>);
+
+impl Headers {
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
+    }
+
+    /// Sets `name`, replacing an earlier value.
+    pub fn set(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) {
+        let (name, value) = (name.into(), value.into());
+        let all = self.0.get_or_insert_default();
+        match all.iter_mut().find(|(n, _)| *n == name) {
+            Some(entry) => entry.1 = value,
+            None => all.push((name, value)),
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().flat_map(|all| all.iter()).map(|(name, value)| (name.as_ref(), value.as_ref()))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// A record on its way through a pipeline.
+///
+/// Dropping one that was read from a source fails it: the source will not commit past it.
+#[derive(Debug)]
+pub struct Record {
+    /// Records without a key share one lane, in order.
+    pub key: Option<Key>,
+    pub payload: Payload,
+    pub headers: Headers,
+    /// What a request/response source answers with; attached by the stage that knows it.
+    pub receipt: Option<Box<Payload>>,
+    pub(crate) ack: Ack,
+}
+
+impl Record {
+    pub fn new(payload: impl Into<Payload>) -> Self {
+        Self { key: None, payload: payload.into(), headers: Headers::default(), receipt: None, ack: Ack::none() }
+    }
+
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<Arc<str>>) -> Self {
+        self.key = Some(Key::new(key));
+        self
+    }
+
+    /// Another record answered for by the same source record: that one is resolved when all are.
+    #[must_use]
+    pub fn derive(&self, payload: impl Into<Payload>) -> Self {
+        Self { payload: payload.into(), ..self.branch() }
+    }
+
+    /// A copy for another branch, answered for by the same source record.
+    #[must_use]
+    pub(crate) fn branch(&self) -> Self {
+        Self {
+            key: self.key.clone(),
+            payload: self.payload.clone(),
+            headers: self.headers.clone(),
+            receipt: self.receipt.clone(),
+            ack: self.ack.branch(),
+        }
+    }
+
+    pub(crate) fn key_hash(&self) -> u64 {
+        self.key.as_ref().map_or(0, Key::hash)
+    }
+
+    pub(crate) fn weight(&self) -> usize {
+        size_of::<Self>() + self.payload.weight()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_replace_by_name() {
+        let mut headers = Headers::default();
+        headers.set("origin", "conn_1");
+        headers.set("origin", "conn_2");
+        assert_eq!(headers.iter().collect::<Vec<_>>(), [("origin", "conn_2")]);
+    }
+}

@@ -1,0 +1,309 @@
+//! What a stage kind tells about itself: one [`StageSpec`] is its registration, documentation, schema and factory.
+//!
+//! A kind's config struct builds the stage; its doc comments are the user's documentation. `pipelines.toml`
+//! names kinds, `courant stages` lists them, the JSON Schema and the reference page are made from them.
+
+use std::sync::Arc;
+
+use schemars::{JsonSchema, Schema};
+use serde::de::DeserializeOwned;
+
+use crate::services::Services;
+use crate::stage::{Source, Stage};
+
+/// Where in a pipeline a kind may stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    Source,
+    Transform,
+    Sink,
+}
+
+impl Role {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Transform => "transform",
+            Self::Sink => "sink",
+        }
+    }
+}
+
+/// The kind of record on a wire, by name: `json`, `command`, `message-event`.
+pub type RecordKind = &'static str;
+
+/// Any JSON document.
+pub const JSON: RecordKind = "json";
+/// Records of a kind not known before they are read, such as dead letters; fits every stage.
+pub const ANY: RecordKind = "any";
+
+/// What a stage accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// Sources take nothing.
+    Nothing,
+    /// Every payload has a JSON form, so a generic stage takes all.
+    Any,
+    Only(&'static [RecordKind]),
+}
+
+/// What a stage hands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gives {
+    /// Sinks give nothing.
+    Nothing,
+    /// Whatever it took.
+    Same,
+    Kind(RecordKind),
+}
+
+/// What running a stage twice on a record does to the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effect {
+    /// Nothing outside the pipeline changes.
+    Pure,
+    /// The same state results.
+    IdempotentWrite,
+    /// Somebody sees it twice.
+    ExternalEffect,
+}
+
+impl Effect {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pure => "pure",
+            Self::IdempotentWrite => "idempotent-write",
+            Self::ExternalEffect => "external-effect",
+        }
+    }
+}
+
+/// The levels of authority; see `docs/ARCHITECTURE.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// The truth.
+    Store,
+    /// What happened.
+    Log,
+    /// Ephemeral.
+    Live,
+}
+
+impl Level {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Log => "log",
+            Self::Live => "live",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    Read,
+    Write,
+    /// Writes a copy of something another level has the authority over.
+    Fill,
+}
+
+impl Mode {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "reads",
+            Self::Write => "writes",
+            Self::Fill => "fills",
+        }
+    }
+}
+
+/// One table, topic or key family that a stage touches.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+pub struct Access {
+    pub level: Level,
+    pub mode: Mode,
+    pub name: String,
+}
+
+/// What building a stage may look at. Building does no I/O.
+pub struct BuildContext<'a> {
+    pub pipeline: &'a str,
+    pub stage: &'a str,
+    pub services: &'a Services,
+}
+
+/// Something wrong with a stage's parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The key below `params`, such as `expr` or `routes.errors`.
+    pub key: String,
+    /// Byte offset inside the key's string value, for errors in an expression.
+    pub offset: Option<usize>,
+    pub message: String,
+    pub help: Option<String>,
+}
+
+impl Problem {
+    pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { key: key.into(), offset: None, message: message.into(), help: None }
+    }
+
+    #[must_use]
+    pub fn at(mut self, offset: usize) -> Self {
+        self.offset = Some(offset);
+        self
+    }
+
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// The working part of a built stage.
+pub enum Part {
+    Source(Box<dyn Source>),
+    Stage(Arc<dyn Stage>),
+}
+
+/// A stage ready to be opened, and what it declares.
+pub struct Built {
+    pub part: Part,
+    pub access: Vec<Access>,
+    /// Names of the outputs, for stages with more than one; `input = "<stage>.<output>"` refers to them.
+    pub outputs: Vec<String>,
+}
+
+impl Built {
+    pub fn source(source: impl Source + 'static) -> Self {
+        Self { part: Part::Source(Box::new(source)), access: Vec::new(), outputs: Vec::new() }
+    }
+
+    pub fn stage(stage: impl Stage + 'static) -> Self {
+        Self { part: Part::Stage(Arc::new(stage)), access: Vec::new(), outputs: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn touches(mut self, level: Level, mode: Mode, name: impl Into<String>) -> Self {
+        self.access.push(Access { level, mode, name: name.into() });
+        self
+    }
+
+    #[must_use]
+    pub fn outputs(mut self, outputs: Vec<String>) -> Self {
+        self.outputs = outputs;
+        self
+    }
+}
+
+/// A kind's parameters: read from TOML, documented by their doc comments, and the stage's factory.
+pub trait StageConfig: DeserializeOwned + JsonSchema {
+    fn build(self, context: &BuildContext<'_>) -> Result<Built, Vec<Problem>>;
+}
+
+/// One stage kind. See the module's docs.
+pub struct StageSpec {
+    pub kind: &'static str,
+    pub role: Role,
+    pub takes: Takes,
+    pub gives: Gives,
+    pub effect: Effect,
+    /// One sentence for lists.
+    pub summary: &'static str,
+    /// A `[[pipeline.stage]]` table; a test builds it.
+    pub example: &'static str,
+    pub schema: fn() -> Schema,
+    pub build: fn(serde_json::Value, &BuildContext<'_>) -> Result<Built, Vec<Problem>>,
+}
+
+impl StageSpec {
+    pub const fn source<C: StageConfig>(kind: &'static str, gives: RecordKind) -> Self {
+        Self::new::<C>(kind, Role::Source, Takes::Nothing, Gives::Kind(gives))
+    }
+
+    pub const fn transform<C: StageConfig>(kind: &'static str, takes: Takes, gives: Gives) -> Self {
+        Self::new::<C>(kind, Role::Transform, takes, gives)
+    }
+
+    pub const fn sink<C: StageConfig>(kind: &'static str, takes: Takes) -> Self {
+        Self::new::<C>(kind, Role::Sink, takes, Gives::Nothing)
+    }
+
+    const fn new<C: StageConfig>(kind: &'static str, role: Role, takes: Takes, gives: Gives) -> Self {
+        Self {
+            kind,
+            role,
+            takes,
+            gives,
+            effect: Effect::Pure,
+            summary: "",
+            example: "",
+            schema: schema_of::<C>,
+            build: build_from_json::<C>,
+        }
+    }
+
+    #[must_use]
+    pub const fn effect(mut self, effect: Effect) -> Self {
+        self.effect = effect;
+        self
+    }
+
+    #[must_use]
+    pub const fn summary(mut self, summary: &'static str) -> Self {
+        self.summary = summary;
+        self
+    }
+
+    #[must_use]
+    pub const fn example(mut self, example: &'static str) -> Self {
+        self.example = example;
+        self
+    }
+}
+
+fn schema_of<C: JsonSchema>() -> Schema {
+    schemars::schema_for!(C)
+}
+
+fn build_from_json<C: StageConfig>(
+    params: serde_json::Value,
+    context: &BuildContext<'_>,
+) -> Result<Built, Vec<Problem>> {
+    let config: C = serde_json::from_value(params)
+        .map_err(|error| vec![Problem::new("", error.to_string())])?;
+    config.build(context)
+}
+
+/// The kinds a process knows: slices, so that a kind can be found by searching for its name.
+#[derive(Clone, Copy)]
+pub struct Registry(pub &'static [&'static StageSpec]);
+
+impl Registry {
+    /// A kind may stand first and elsewhere with different meanings: `file` reads there and writes here.
+    pub fn find(self, kind: &str, place: Place) -> Option<&'static StageSpec> {
+        self.of_kind(kind).find(|spec| place.suits(spec.role))
+    }
+
+    pub fn of_kind(self, kind: &str) -> impl Iterator<Item = &'static StageSpec> {
+        self.0.iter().copied().filter(move |spec| spec.kind == kind)
+    }
+}
+
+/// Whether a stage starts its pipeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    First,
+    Later,
+}
+
+impl Place {
+    pub fn suits(self, role: Role) -> bool {
+        (role == Role::Source) == (self == Self::First)
+    }
+}
