@@ -13,6 +13,7 @@ pub mod clock;
 pub mod config;
 pub mod dead_letter;
 mod error;
+pub mod health;
 mod ledger;
 pub mod metrics;
 mod payload;
@@ -21,6 +22,7 @@ mod record;
 mod services;
 pub mod spec;
 pub mod stage;
+pub mod tap;
 pub mod units;
 
 pub use ack::{Disposition, Reply, ReplyTo, Tally};
