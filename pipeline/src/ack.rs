@@ -285,10 +285,10 @@ impl Ack {
         reason: Option<&str>,
         receipt: Option<Box<Payload>>,
     ) {
-        if let Some(share) = self.0.take() {
-            if share.batch.end(share.index, disposition, reason, receipt) {
-                share.batch.resolved(1);
-            }
+        if let Some(share) = self.0.take()
+            && share.batch.end(share.index, disposition, reason, receipt)
+        {
+            share.batch.resolved(1);
         }
     }
 
@@ -341,7 +341,11 @@ impl Drop for Resolver {
 impl Drop for Ack {
     fn drop(&mut self) {
         if self.0.is_some() {
-            Self(self.0.take()).resolve(Disposition::Failed, Some("the record was given up unresolved"), None);
+            Self(self.0.take()).resolve(
+                Disposition::Failed,
+                Some("the record was given up unresolved"),
+                None,
+            );
         }
     }
 }

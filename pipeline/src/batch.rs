@@ -142,12 +142,7 @@ impl From<Vec<Record>> for Batch {
 
 impl FromIterator<Record> for Batch {
     fn from_iter<I: IntoIterator<Item = Record>>(records: I) -> Self {
-        Self {
-            slots: records
-                .into_iter()
-                .map(|record| Slot { record, verdict: Verdict::Forward })
-                .collect(),
-        }
+        Self { slots: records.into_iter().map(|record| Slot { record, verdict: Verdict::Forward }).collect() }
     }
 }
 

@@ -93,6 +93,9 @@ mod tests {
     #[test]
     fn display_shows_the_whole_chain() {
         let io = std::io::Error::other("connection refused");
-        assert_eq!(StageError::retry("publish to gateway", io).to_string(), "publish to gateway: connection refused");
+        assert_eq!(
+            StageError::retry("publish to gateway", io).to_string(),
+            "publish to gateway: connection refused"
+        );
     }
 }

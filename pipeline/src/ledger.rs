@@ -51,6 +51,14 @@ impl Progress {
         self.moved.notified().await;
     }
 
+    /// Publishes how far commits and reading are behind.
+    pub(crate) fn behind(&self, uncommitted: usize, lag: Option<u64>) {
+        self.metrics.commit_lag.set(uncommitted as f64);
+        if let Some(lag) = lag {
+            self.metrics.lag.set(lag as f64);
+        }
+    }
+
     pub(crate) fn records_read(&self) -> u64 {
         self.read.load(Ordering::Acquire)
     }

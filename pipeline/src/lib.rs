@@ -19,6 +19,7 @@ pub mod metrics;
 mod payload;
 pub mod positions;
 mod record;
+pub mod runtime;
 mod services;
 pub mod spec;
 pub mod stage;

@@ -1,6 +1,5 @@
 //! Every metric of the runtime, named in one place.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -30,7 +29,8 @@ pub const RELOADS: &str = "courant_reloads_total";
 
 /// Bucket bounds for the histograms in seconds: 50 µs to 10 s, each about 2.5 times the last.
 pub const SECONDS_BUCKETS: [f64; 16] = [
-    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    10.0,
 ];
 /// Bucket bounds for batch sizes in records.
 pub const BATCH_BUCKETS: [f64; 9] = [1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
@@ -39,7 +39,10 @@ pub const BATCH_BUCKETS: [f64; 9] = [1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0, 
 pub fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_counter!(READ, "records read from the source");
-    describe_counter!(DISPOSITIONS, "source records by how they ended; their sum equals the records read once idle");
+    describe_counter!(
+        DISPOSITIONS,
+        "source records by how they ended; their sum equals the records read once idle"
+    );
     describe_histogram!(RECORD_SECONDS, "from reading a batch to the disposition of its last record");
     describe_gauge!(IN_FLIGHT, "source records without a disposition");
     describe_gauge!(COMMIT_LAG, "source records read and not yet committed");
@@ -83,8 +86,8 @@ impl Default for SourceMetrics {
 }
 
 impl SourceMetrics {
-    pub(crate) fn of(pipeline: &Arc<str>) -> Self {
-        let name = || pipeline.to_string();
+    pub(crate) fn of(pipeline: &str) -> Self {
+        let name = || pipeline.to_owned();
         Self {
             read: counter!(READ, "pipeline" => name()),
             dispositions: Disposition::ALL
@@ -110,6 +113,21 @@ impl SourceMetrics {
         }
         self.in_flight.decrement(tally.sum() as f64);
         self.seconds.record(since_read.as_secs_f64());
+    }
+}
+
+/// Counters of one pipeline as a whole.
+pub(crate) struct PipelineMetrics {
+    pub(crate) restarts: Counter,
+    pub(crate) running: Gauge,
+}
+
+impl PipelineMetrics {
+    pub(crate) fn of(pipeline: &str) -> Self {
+        Self {
+            restarts: counter!(RESTARTS, "pipeline" => pipeline.to_owned()),
+            running: gauge!(RUNNING, "pipeline" => pipeline.to_owned()),
+        }
     }
 }
 

@@ -58,7 +58,9 @@ impl fmt::Display for Key {
 ///
 /// Most records have none, so an empty set costs one word.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
-pub struct Headers(Option<Box<Vec<(Cow<'static, str>, Arc<str>)>>>);
+pub struct Headers(Option<Box<Vec<Header>>>);
+
+type Header = (Cow<'static, str>, Arc<str>);
 
 impl Headers {
     pub fn get(&self, name: &str) -> Option<&str> {
@@ -100,7 +102,13 @@ pub struct Record {
 
 impl Record {
     pub fn new(payload: impl Into<Payload>) -> Self {
-        Self { key: None, payload: payload.into(), headers: Headers::default(), receipt: None, ack: Ack::none() }
+        Self {
+            key: None,
+            payload: payload.into(),
+            headers: Headers::default(),
+            receipt: None,
+            ack: Ack::none(),
+        }
     }
 
     #[must_use]

@@ -275,8 +275,8 @@ fn build_from_json<C: StageConfig>(
     params: serde_json::Value,
     context: &BuildContext<'_>,
 ) -> Result<Built, Vec<Problem>> {
-    let config: C = serde_json::from_value(params)
-        .map_err(|error| vec![Problem::new("", error.to_string())])?;
+    let config: C =
+        serde_json::from_value(params).map_err(|error| vec![Problem::new("", error.to_string())])?;
     config.build(context)
 }
 

@@ -72,7 +72,8 @@ impl FromStr for Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let binary = SIZE_UNITS[..4].iter().rev().find(|(_, bytes)| self.0 >= *bytes && self.0 % bytes == 0);
+        let binary =
+            SIZE_UNITS[..4].iter().rev().find(|(_, bytes)| self.0 >= *bytes && self.0.is_multiple_of(*bytes));
         match binary {
             Some((name, bytes)) => write!(f, "{} {name}", self.0 / bytes),
             None => write!(f, "{} B", self.0),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::units::{Size, Span};
 
 /// One `[[pipeline]]`: a tree of stages from one source.
-#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PipelineEntry {
     /// Name in logs, metrics, commands and kept positions. Renaming a pipeline starts it anew.
@@ -53,7 +53,7 @@ impl Plane {
 }
 
 /// One `[[pipeline.stage]]`.
-#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StageEntry {
     /// What it does: one of the kinds that `courant stages` lists.

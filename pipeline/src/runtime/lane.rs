@@ -1,0 +1,276 @@
+//! One lane of a segment: takes batches through the segment's stages, in order.
+//!
+//! Work is a stack, deepest stage first, so a batch is through before the next one starts and stages need no
+//! channel between them. A batch that a stage passes whole moves on untouched; only verdicts cost a second look.
+//! Retries, dead letters and taps happen here and nowhere else.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use tokio::time::{Instant, sleep_until};
+
+use super::bury::bury;
+use super::circuit::Admit;
+use super::park::{Need, Park, Parked, Trials};
+use super::queue::{QueueReceiver, QueueSender};
+use super::settle::{Round, Settlement, expire, settle};
+use super::wiring::{Next, Node, Segment};
+use super::{Failure, Host};
+use crate::ack::{Disposition, Resolver};
+use crate::batch::{Batch, Output, Verdict};
+use crate::error::StageError;
+use crate::record::Record;
+
+/// What all lanes of a run share.
+pub(crate) struct RunContext {
+    pub(crate) pipeline: Arc<str>,
+    pub(crate) host: Host,
+}
+
+pub(crate) struct Lane {
+    pub(super) context: Arc<RunContext>,
+    segment: Arc<Segment>,
+    /// Queues into the other segments, by segment and lane; empty where this segment does not lead.
+    exits: Vec<Vec<QueueSender>>,
+    parks: Vec<Park>,
+    work: Vec<(Next, Batch)>,
+}
+
+impl Lane {
+    pub(crate) fn new(context: Arc<RunContext>, segment: Arc<Segment>, exits: Vec<Vec<QueueSender>>) -> Self {
+        let parks =
+            segment.nodes.iter().map(|node| Park::new(&node.policy, node.metrics.parked.clone())).collect();
+        Self { context, segment, exits, parks, work: Vec::new() }
+    }
+
+    /// Works until the input is closed and nothing is parked.
+    pub(crate) async fn run(mut self, mut input: QueueReceiver) -> Result<(), Failure> {
+        let mut open = true;
+        loop {
+            let due = self.due();
+            tokio::select! {
+                biased;
+                () = wait_until(due), if due.is_some() => self.retry_due().await?,
+                batch = input.next(), if open && !self.is_full() => match batch {
+                    Some(batch) => self.feed(batch).await?,
+                    None => open = false,
+                },
+                else => return Ok(()),
+            }
+        }
+    }
+
+    /// Takes a batch in and everything it leads to through.
+    pub(crate) async fn feed(&mut self, batch: Batch) -> Result<(), Failure> {
+        let segment = Arc::clone(&self.segment);
+        self.hand_on(&segment.entry, batch);
+        self.drive().await
+    }
+
+    /// Gives what is due another try.
+    pub(crate) async fn retry_due(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        for index in 0..self.parks.len() {
+            if self.parks[index].due().is_some_and(|due| due <= now) {
+                self.retry(index).await?;
+                self.drive().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// When a parked record has to be looked at.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.parks.iter().filter_map(Park::due).min()
+    }
+
+    /// Too much is parked to take more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.parks.iter().any(Park::is_full)
+    }
+
+    async fn drive(&mut self) -> Result<(), Failure> {
+        while let Some((next, batch)) = self.work.pop() {
+            match next {
+                Next::Fused(index) => self.attempt(index, batch).await?,
+                Next::Segment(index) => self.send(index, batch).await,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a batch to a stage, except what has to wait behind a parked record.
+    async fn attempt(&mut self, index: usize, mut batch: Batch) -> Result<(), Failure> {
+        let segment = Arc::clone(&self.segment);
+        let node = &segment.nodes[index];
+        if !self.parks[index].is_empty() {
+            batch = self.park_stuck_keys(index, batch);
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        if let Some(rest) = split(&mut batch, node) {
+            self.work.push((Next::Fused(index), rest));
+        }
+        if let Admit::Wait(until) = node.circuit.admit() {
+            for slot in batch.slots {
+                self.parks[index]
+                    .push(Parked { record: slot.record, need: Need::Process(Trials::default()) });
+            }
+            self.parks[index].set_due(until);
+            return Ok(());
+        }
+        let result = self.call(node, &mut batch).await?;
+        if result.is_ok() && batch.slots.iter().all(|slot| matches!(slot.verdict, Verdict::Forward)) {
+            node.circuit.succeeded();
+            self.forward(index, 0, batch);
+            return Ok(());
+        }
+        let fresh = batch.slots.into_iter().map(|slot| (slot, Trials::default()));
+        let settlement = settle(node, &mut self.parks[index], result, fresh)?;
+        self.conclude(index, settlement).await
+    }
+
+    /// Gives what is parked at a stage another try, in order.
+    async fn retry(&mut self, index: usize) -> Result<(), Failure> {
+        let segment = Arc::clone(&self.segment);
+        let node = &segment.nodes[index];
+        if let Admit::Wait(until) = node.circuit.admit() {
+            let settlement = expire(node, &mut self.parks[index])?;
+            self.parks[index].set_due(until);
+            return self.conclude(index, settlement).await;
+        }
+        let mut round = Round::gather(node, &mut self.parks[index]);
+        let result = self.call(node, &mut round.batch).await?;
+        let settlement = round.settle(node, &mut self.parks[index], result)?;
+        self.conclude(index, settlement).await
+    }
+
+    async fn call(&self, node: &Node, batch: &mut Batch) -> Result<Result<(), StageError>, Failure> {
+        let records = batch.len();
+        node.metrics.records_in.increment(records as u64);
+        node.metrics.batch_records.record(records as f64);
+        let started = Instant::now();
+        let called = AssertUnwindSafe(node.stage.process(batch)).catch_unwind().await;
+        node.metrics.seconds.record(started.elapsed().as_secs_f64());
+        called.map_err(|panic| Failure::panicked(&node.name, &*panic))
+    }
+
+    /// Hands a stage's results on: records to their outputs, the rest to their ends.
+    async fn conclude(&mut self, index: usize, settlement: Settlement) -> Result<(), Failure> {
+        let segment = Arc::clone(&self.segment);
+        let node = &segment.nodes[index];
+        for (output, batch) in settlement.outputs {
+            self.forward(index, output, batch);
+        }
+        for (record, reason) in settlement.dropped {
+            node.metrics.dropped(reason, 1);
+            record.ack.resolve(Disposition::Dropped, Some(reason), record.receipt);
+        }
+        if !settlement.dead.is_empty() {
+            bury(&self.context, node, settlement.dead).await;
+        }
+        Ok(())
+    }
+
+    fn forward(&mut self, index: usize, output: Output, mut batch: Batch) {
+        if batch.is_empty() {
+            return;
+        }
+        let segment = Arc::clone(&self.segment);
+        let node = &segment.nodes[index];
+        node.metrics.records_out.increment(batch.len() as u64);
+        if node.tap.is_watched() {
+            node.tap.show(&self.context.pipeline, &node.name, batch.records());
+        }
+        if node.answers {
+            for slot in &batch.slots {
+                slot.record.ack.reply_early(slot.record.receipt.clone());
+            }
+        }
+        for slot in &mut batch.slots {
+            slot.verdict = Verdict::Forward;
+        }
+        self.hand_on(&node.next[usize::from(output)], batch);
+    }
+
+    /// Queues the batch as work for every successor; the last one gets the records themselves.
+    fn hand_on(&mut self, next: &[Next], batch: Batch) {
+        let Some((last, others)) = next.split_last() else {
+            let mut resolver = Resolver::new(Disposition::Delivered);
+            for slot in batch.slots {
+                resolver.resolve(slot.record.ack, slot.record.receipt);
+            }
+            return;
+        };
+        for &other in others {
+            let copy = batch.records().map(Record::branch).collect();
+            self.work.push((other, copy));
+        }
+        self.work.push((*last, batch));
+    }
+
+    /// Sends a batch to the lanes of another segment by key.
+    async fn send(&self, segment: usize, batch: Batch) {
+        let lanes = &self.exits[segment];
+        let lane_of =
+            |hash: u64| usize::try_from((u128::from(hash) * lanes.len() as u128) >> 64).unwrap_or(0);
+        let Some(first) = batch.slots.first().map(|slot| lane_of(slot.record.key_hash())) else { return };
+        if lanes.len() == 1 || batch.records().all(|record| lane_of(record.key_hash()) == first) {
+            return send_or_wait(&lanes[first], batch).await;
+        }
+        let mut split: Vec<Batch> = lanes.iter().map(|_| Batch::default()).collect();
+        for slot in batch.slots {
+            split[lane_of(slot.record.key_hash())].slots.push(slot);
+        }
+        for (lane, part) in lanes.iter().zip(split) {
+            if !part.is_empty() {
+                send_or_wait(lane, part).await;
+            }
+        }
+    }
+
+    fn park_stuck_keys(&mut self, index: usize, batch: Batch) -> Batch {
+        let park = &mut self.parks[index];
+        let mut free = Batch::with_capacity(batch.len());
+        for slot in batch.slots {
+            if park.holds_key_of(&slot.record) {
+                park.push(Parked { record: slot.record, need: Need::Process(Trials::default()) });
+            } else {
+                free.slots.push(slot);
+            }
+        }
+        free
+    }
+}
+
+/// A queue closes before its senders only when the lane behind it failed, and that failure ends the run: waiting
+/// for it keeps the cause from being hidden by its consequence.
+async fn send_or_wait(queue: &QueueSender, batch: Batch) {
+    if queue.send(batch).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Cuts a batch to the stage's limits; what is over them.
+fn split(batch: &mut Batch, node: &Node) -> Option<Batch> {
+    let limits = &node.policy.batch;
+    let mut keep = limits.records.get() as usize;
+    if batch.len().min(keep) > 1 && batch.weight() as u64 > limits.bytes.0 {
+        let mut weight = 0;
+        let fits = batch.records().take_while(|record| {
+            weight += record.weight() as u64;
+            weight <= limits.bytes.0
+        });
+        keep = keep.min(fits.count().max(1));
+    }
+    (batch.len() > keep).then(|| Batch { slots: batch.slots.split_off(keep) })
+}
+
+pub(crate) async fn wait_until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,228 @@
+//! The runtime's promises, one test each; `property` tries them all at once on random graphs.
+
+mod property;
+mod world;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::world::{World, numbers, quick};
+use super::{Ending, RunReport, Runtime, run_to_end};
+use crate::ack::Tally;
+use crate::config::{OnError, Topology};
+use crate::health::PipelineState;
+use crate::units::Span;
+
+async fn run(world: &Arc<World>, topology: &Topology) -> RunReport {
+    run_to_end(topology, &world.host(), &CancellationToken::new()).await
+}
+
+fn finished(report: &RunReport) -> Tally {
+    assert!(matches!(report.ending, Ending::Finished), "{:?}", report.ending);
+    assert_eq!(report.read, report.dispositions.sum());
+    report.dispositions
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_read_is_delivered_in_order() {
+    let world = Arc::new(World::default());
+    let topology = numbers(&world, 1000, 10, 64).collect("sink").done();
+    assert_eq!(finished(&run(&world, &topology).await), Tally { delivered: 1000, ..Tally::default() });
+    assert_eq!(world.arrived_at("sink"), (0..1000).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_key_waits_while_the_others_pass() {
+    let world = Arc::new(World::default());
+    let flaky = json!({"act": "flaky", "every": 1000, "at": 3, "times": 3});
+    let topology = numbers(&world, 100, 10, 20)
+        .mischief("flaky", flaky)
+        .with(|p| p.retry = quick())
+        .collect("sink")
+        .done();
+    assert_eq!(finished(&run(&world, &topology).await).delivered, 100);
+    let arrived = world.arrived_at("sink");
+    let at = |n| arrived.iter().position(|arrived| *arrived == n).unwrap();
+    assert!(at(99) < at(3), "other keys do not wait for key 3");
+    assert!(at(3) < at(13) && at(13) < at(23), "key 3 keeps its order");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_record_becomes_a_dead_letter_and_does_not_stop_its_lane() {
+    let world = Arc::new(World::default());
+    let reject = json!({"act": "reject", "every": 10, "at": 5});
+    let topology = numbers(&world, 50, 1, 50).mischief("picky", reject).collect("sink").done();
+    let tally = finished(&run(&world, &topology).await);
+    assert_eq!(tally, Tally { delivered: 45, dead_lettered: 5, ..Tally::default() });
+    let letters = world.letters.lock().unwrap();
+    let letter = &letters[0];
+    assert_eq!((&*letter.stage, &*letter.queue, letter.attempts), ("picky", "letters", 1));
+    assert_eq!(letter.error, "read: not a number I like");
+    assert_eq!(letter.payload, "5");
+}
+
+#[tokio::test(start_paused = true)]
+async fn drop_counts_instead_of_keeping() {
+    let world = Arc::new(World::default());
+    let reject = json!({"act": "reject", "every": 10, "at": 5});
+    let topology = numbers(&world, 50, 1, 50)
+        .mischief("picky", reject)
+        .with(|policy| policy.on_error = OnError::Drop)
+        .collect("sink")
+        .done();
+    assert_eq!(
+        finished(&run(&world, &topology).await),
+        Tally { delivered: 45, dropped: 5, ..Tally::default() }
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_end_at_the_deadline() {
+    let world = Arc::new(World::default());
+    let flaky = json!({"act": "flaky", "every": 10, "at": 5, "times": 1_000_000});
+    let topology = numbers(&world, 10, 10, 10)
+        .mischief("flaky", flaky)
+        .with(|policy| {
+            policy.retry = quick();
+            policy.retry.deadline = Some(Span::millis(500));
+        })
+        .collect("sink")
+        .done();
+    let started = Instant::now();
+    assert_eq!(
+        finished(&run(&world, &topology).await),
+        Tally { delivered: 9, dead_lettered: 1, ..Tally::default() }
+    );
+    assert!(started.elapsed() < Duration::from_secs(1));
+    assert!(world.letters.lock().unwrap()[0].attempts > 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_dependency_is_left_alone() {
+    let world = Arc::new(World::default());
+    let down = json!({"act": "down", "every": 1, "at": 0, "times": 1_000_000});
+    let topology = numbers(&world, 1000, 100, 10)
+        .mischief("down", down)
+        .with(|policy| {
+            policy.lanes = Some(8);
+            policy.retry = quick();
+            policy.retry.circuit_after = NonZeroU32::new(5).unwrap();
+            policy.retry.circuit_pause = Span::secs(10);
+            policy.retry.deadline = Some(Span::secs(60));
+            policy.batch.records = NonZeroU32::new(1000).unwrap();
+        })
+        .collect("sink")
+        .done();
+    assert_eq!(finished(&run(&world, &topology).await).dead_lettered, 1000);
+    // Eight lanes retrying every 50 ms for a minute would be some ten thousand calls.
+    let calls = world.calls.load(Ordering::SeqCst);
+    assert!(calls < 120, "{calls} calls");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_stuck_record_bounds_how_far_the_source_is_read() {
+    let world = Arc::new(World::default());
+    let flaky = json!({"act": "flaky", "every": u64::MAX, "at": 0, "times": u32::MAX});
+    let topology = numbers(&world, None, 1000, 512)
+        .mischief("flaky", flaky)
+        .with(|p| p.retry = quick())
+        .collect("sink")
+        .done();
+    let runtime = Runtime::new(world.host());
+    runtime.apply(vec![topology]).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let health = runtime.health().remove(0);
+    assert!(health.read > 4096 && health.read < 80_000, "{}", health.read);
+    assert_eq!(health.dispositions.sum() + health.in_flight(), health.read);
+    runtime.drain().await;
+    assert!(world.saved.lock().unwrap().is_empty(), "nothing is committed past record 0");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_contained_and_the_pipeline_restarts_from_its_last_commit() {
+    let world = Arc::new(World::default());
+    let panic = json!({"act": "panic", "every": 1000, "at": 700, "times": 2});
+    let topology = numbers(&world, 1000, 10, 50).mischief("nervous", panic).collect("sink").done();
+    let runtime = Runtime::new(world.host());
+    runtime.apply(vec![topology]).await;
+    runtime.finished().await;
+    let health = runtime.health().remove(0);
+    assert_eq!((health.state, health.restarts), (PipelineState::Finished, 2));
+    assert_eq!(health.last_error.unwrap(), "stage `nervous`: panicked: cannot stand 700");
+    assert_eq!(health.read, health.dispositions.sum());
+    let mut arrived = world.arrived_at("sink");
+    arrived.sort_unstable();
+    arrived.dedup();
+    assert_eq!(arrived.len(), 1000);
+    assert!(world.violations.lock().unwrap().is_empty(), "{:?}", world.violations.lock().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_out_of_time_returns_what_is_under_way() {
+    let world = Arc::new(World::default());
+    let slow = json!({"act": "none", "every": 1, "at": 0, "pause_ms": 3_600_000});
+    let topology = numbers(&world, 100, 10, 100).mischief("slow", slow).collect("sink").done();
+    let stop = CancellationToken::new();
+    let (host, stopped) = (world.host(), stop.clone());
+    let running = tokio::spawn(async move { run_to_end(&topology, &host, &stopped).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    stop.cancel();
+    let report = running.await.unwrap();
+    assert!(matches!(report.ending, Ending::Stopped));
+    assert_eq!(report.dispositions, Tally { failed: 100, ..Tally::default() });
+    assert!(world.saved.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn clean_reloads_under_load_deliver_exactly_once() {
+    let world = Arc::new(World::default());
+    let runtime = Runtime::new(world.host());
+    for round in 1..=21u64 {
+        let slow = json!({"act": "none", "every": round, "at": 0, "pause_ms": 3});
+        let build = numbers(&world, None, 7, 40);
+        world.sinks.lock().unwrap().clear();
+        let topology = build
+            .mischief("slow", slow)
+            .with(|policy| {
+                policy.lanes = Some(3);
+                policy.buffer = Some(100);
+            })
+            .collect("sink")
+            .done();
+        let report = runtime.apply(vec![topology]).await;
+        assert_eq!(report.restarted.len() + report.started.len(), 1);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    runtime.drain().await;
+    let mut arrived = world.arrived_at("sink");
+    assert!(arrived.len() > 1000, "{}", arrived.len());
+    for key in 0..7 {
+        let of_key: Vec<_> = arrived.iter().filter(|n| *n % 7 == key).collect();
+        assert!(of_key.is_sorted(), "key {key} keeps its order over reloads");
+    }
+    arrived.sort_unstable();
+    assert_eq!(arrived, (0..arrived.len() as u64).collect::<Vec<_>>(), "each once, none left out");
+    assert!(world.violations.lock().unwrap().is_empty(), "{:?}", world.violations.lock().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unchanged_pipeline_is_left_alone_by_a_reload() {
+    let world = Arc::new(World::default());
+    let topology = numbers(&world, None, 7, 40)
+        .mischief("slow", json!({"act": "none", "every": 1, "at": 0, "pause_ms": 3}))
+        .collect("sink")
+        .done();
+    let runtime = Runtime::new(world.host());
+    runtime.apply(vec![topology.clone()]).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(runtime.apply(vec![topology]).await.unchanged, ["test"]);
+    assert_eq!(world.runs.load(Ordering::SeqCst), 1);
+    assert_eq!(runtime.apply(Vec::new()).await.stopped, ["test"]);
+    assert!(runtime.health().is_empty());
+}
