@@ -1,0 +1,4 @@
+//! Where records end.
+
+pub mod blackhole;
+pub mod stdout;

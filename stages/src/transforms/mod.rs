@@ -1,0 +1,4 @@
+//! What happens to records on their way.
+
+pub mod filter;
+pub mod map;
