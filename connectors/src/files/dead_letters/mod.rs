@@ -163,7 +163,7 @@ impl Inner {
         let queues = queue.map_or_else(|| self.queues(), |queue| Ok(vec![queue]))?;
         let mut letters = Vec::new();
         for queue in queues {
-            // Each queue is in order of ids, so its first letters are enough to find the first of all.
+            // Ids grow along a queue, so its first letters are enough to find the first of all.
             let mut room = limit;
             self.lock(&queue, Hold::Shared)?.each_pending(&mut Cursor::default(), |letter| {
                 if after.is_none_or(|after| letter.id.as_str() > after) && room > 0 {

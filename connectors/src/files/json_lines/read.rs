@@ -47,7 +47,8 @@ impl LineReader {
         let mut reader = Self { path, max_line, file, buffer: BytesMut::new(), searched: 0, offset: 0 };
         let len = reader.metadata().await?.len();
         if offset <= len {
-            reader.seek(offset).await?;
+            let sought = reader.file.seek(SeekFrom::Start(offset)).await;
+            reader.offset = sought.map_err(FileError::doing("read", &reader.path))?;
         } else {
             tracing::warn!(path = %reader.path.display(), offset, len, "file is shorter than the kept position, reading it from its start");
         }
@@ -89,14 +90,11 @@ impl LineReader {
                 return Ok(true); // the old file has grown since: finish it first
             }
             tracing::info!(path = %self.path.display(), "file was replaced, reading the new one");
-            self.file = File::open(&self.path).await.map_err(FileError::doing("open", &self.path))?;
-            self.restart();
-            return Ok(true);
+            return self.reopen().await;
         }
         if opened.len() < read_to {
             tracing::warn!(path = %self.path.display(), "file was cut, reading it from its start");
-            self.seek(0).await?;
-            return Ok(true);
+            return self.reopen().await;
         }
         Ok(opened.len() > read_to)
     }
@@ -141,17 +139,13 @@ impl LineReader {
         Ok(read > 0)
     }
 
-    async fn seek(&mut self, offset: u64) -> Result<(), FileError> {
-        self.file.seek(SeekFrom::Start(offset)).await.map_err(FileError::doing("read", &self.path))?;
-        self.restart();
-        self.offset = offset;
-        Ok(())
-    }
-
-    fn restart(&mut self) {
+    /// Opening instead of seeking: a dropped call leaves file and buffer as they were, both or neither.
+    async fn reopen(&mut self) -> Result<bool, FileError> {
+        self.file = File::open(&self.path).await.map_err(FileError::doing("open", &self.path))?;
         self.buffer.clear();
         self.searched = 0;
         self.offset = 0;
+        Ok(true)
     }
 
     async fn metadata(&self) -> Result<Metadata, FileError> {
