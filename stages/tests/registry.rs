@@ -53,7 +53,7 @@ async fn every_example_builds() {
         let context = BuildContext { pipeline: "example", stage: kind, services: &services };
         match (spec.build)(Value::Object(entry.params), &context) {
             Ok(built) => {
-                assert_eq!(matches!(built.part, Part::Source(_)), spec.role == Role::Source, "{kind}")
+                assert_eq!(matches!(built.part, Part::Source(_)), spec.role == Role::Source, "{kind}");
             }
             Err(problems) => panic!("{kind}: {problems:?}"),
         }
