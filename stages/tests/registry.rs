@@ -86,7 +86,8 @@ fn unknown_parameters_are_refused_by_name() {
 fn check_descriptions(path: &str, schema: &Value) {
     match schema {
         Value::Object(parts) => {
-            let is_choice = parts.contains_key("const");
+            // Values without a doc comment are lumped together in an `enum`.
+            let is_choice = parts.contains_key("const") || parts.contains_key("enum");
             assert!(!is_choice || parts.contains_key("description"), "{path}: {schema} has no doc comment");
             for (name, part) in parts {
                 if let ("properties", Value::Object(properties)) = (name.as_str(), part) {

@@ -273,6 +273,7 @@ mod tests {
             if let Ok(Ok(Read::Batch(batch))) = given_up {
                 assert_eq!(batch.resume_at[0], made + 1);
                 made += batch.len() as u64;
+                assert!(made <= 10, "faster than the rate");
             }
         }
         assert_eq!(made, 10);
