@@ -28,6 +28,17 @@ pub(crate) enum Verdict {
     Hold,
 }
 
+/// What a stage decided about a record, for those who look at a batch from outside, such as a stage's tests.
+#[derive(Debug, Clone, Copy)]
+pub enum Fate<'a> {
+    Forward,
+    To(Output),
+    Dropped(&'static str),
+    Replaced(&'a [Record]),
+    Failed(&'a StageError),
+    Held,
+}
+
 /// A record and its verdict.
 #[derive(Debug)]
 pub struct Slot {
@@ -77,6 +88,17 @@ impl Slot {
     pub fn hold(&mut self) {
         self.verdict = Verdict::Hold;
     }
+
+    pub fn fate(&self) -> Fate<'_> {
+        match &self.verdict {
+            Verdict::Forward => Fate::Forward,
+            Verdict::To(output) => Fate::To(*output),
+            Verdict::Drop(reason) => Fate::Dropped(reason),
+            Verdict::Replace(records) => Fate::Replaced(records),
+            Verdict::Fail(error) => Fate::Failed(error),
+            Verdict::Hold => Fate::Held,
+        }
+    }
 }
 
 /// The records of one call to a stage, in order.
@@ -104,6 +126,10 @@ impl Batch {
 
     pub fn records(&self) -> impl Iterator<Item = &Record> {
         self.slots.iter().map(Slot::record)
+    }
+
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
     }
 
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Slot> {

@@ -27,7 +27,7 @@ pub mod tap;
 pub mod units;
 
 pub use ack::{Disposition, Reply, ReplyTo, Tally};
-pub use batch::{Batch, Output, Slot};
+pub use batch::{Batch, Fate, Output, Slot};
 pub use error::{Class, StageError};
 pub use payload::{DecodeError, Native, Payload};
 pub use record::{Headers, Key, Record};

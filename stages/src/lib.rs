@@ -1,1 +1,42 @@
-//! placeholder
+//! Every stage kind that `pipelines.toml` can name.
+//!
+//! A kind is one file: `sources/`, `transforms/` or `sinks/`, then the kind with `_` for `-`. The file holds its
+//! `Config` (whose doc comments are the user's documentation), the stage, its `SPEC` and its tests; one row in
+//! [`STAGES`] registers it. Beside them:
+//!
+//! - [`host`]: what a process keeps for its pipelines in local files: dead letters and positions.
+//! - [`jq`]: expressions, the one place that talks to jaq.
+//! - [`rate`]: records per second as people write them.
+
+use courant_pipeline::StageSpec;
+use courant_pipeline::spec::Registry;
+
+pub mod host;
+pub mod jq;
+mod lines;
+pub mod rate;
+pub mod sinks;
+pub mod sources;
+#[cfg(test)]
+mod testing;
+pub mod transforms;
+
+/// Every kind, sources first.
+pub static STAGES: &[&StageSpec] = &[
+    &sources::dead_letter_read::SPEC,
+    &sources::file::SPEC,
+    &sources::generate::SPEC,
+    &transforms::dedupe::SPEC,
+    &transforms::filter::SPEC,
+    &transforms::map::SPEC,
+    &transforms::route::SPEC,
+    &transforms::throttle::SPEC,
+    &sinks::blackhole::SPEC,
+    &sinks::file::SPEC,
+    &sinks::stdout::SPEC,
+];
+
+/// The kinds as the runtime looks them up.
+pub fn registry() -> Registry {
+    Registry(STAGES)
+}

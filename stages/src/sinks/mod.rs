@@ -1,0 +1,5 @@
+//! Where records end.
+
+pub mod blackhole;
+pub mod file;
+pub mod stdout;

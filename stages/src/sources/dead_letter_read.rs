@@ -1,0 +1,270 @@
+//! `dead-letter-read`: offers the letters of a queue to a pipeline again.
+//!
+//! A letter leaves its queue only when its record has been disposed of, so a crash in between runs it twice and
+//! never loses it. The journal has no positions of its own: records are numbered as they are read, and the
+//! numbers are turned back into letters when the runtime commits.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use courant_connectors::files::dead_letters::{Cursor, StoredLetter};
+use courant_pipeline::spec::{ANY, BuildContext, Built, Problem, StageConfig, StageSpec};
+use courant_pipeline::stage::{Partition, PositionKeeping, Positions, Read, ReadBatch};
+use courant_pipeline::{Key, Payload, Record, Source, StageError};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::time::sleep;
+
+use crate::host::{DeadLetterStore, file_error};
+
+pub static SPEC: StageSpec = StageSpec::source::<Config>("dead-letter-read", ANY)
+    .summary("runs the dead letters of a queue again; each leaves the queue once it is dealt with")
+    .example("[[pipeline.stage]]\nkind = \"dead-letter-read\"\nparams = { queue = \"ingest\" }\n");
+
+/// Between two looks at a queue that has no more.
+const POLL: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The queue to read: a stage's `dead_letter`, or the name of its pipeline. Records come with the key,
+    /// headers and payload they failed with, and headers that tell why: `dead-letter-id`, `-queue`,
+    /// `-pipeline`, `-stage`, `-class`, `-error`, `-attempts` and `-failed-at`. A record that fails again
+    /// becomes a new letter; let it go to another queue than this one.
+    pub queue: String,
+    /// Wait for more letters instead of finishing when the queue is empty.
+    #[serde(default)]
+    pub follow: bool,
+}
+
+impl StageConfig for Config {
+    fn build(self, context: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
+        let mut problems = Vec::new();
+        if self.queue.is_empty() {
+            problems.push(Problem::new("queue", "the queue has no name"));
+        }
+        if self.queue == context.pipeline {
+            let message = format!("pipeline `{}` would read the letters it writes itself", context.pipeline);
+            problems
+                .push(Problem::new("queue", message).help("give the pipeline another name than the queue"));
+        }
+        let store = context.services.get::<DeadLetterStore>();
+        if store.is_none() {
+            let message = "this process keeps no dead letters, so there are none to read";
+            problems.push(Problem::new("queue", message).help("run it where a data folder is configured"));
+        }
+        match store {
+            Some(store) if problems.is_empty() => Ok(Built::source(DeadLetterRead {
+                store,
+                queue: self.queue,
+                at_end: if self.follow { AtEnd::Wait } else { AtEnd::Finish },
+                cursor: Cursor::default(),
+                under_way: BTreeMap::new(),
+                ids: HashSet::new(),
+                next: 0,
+            })),
+            _ => Err(problems),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AtEnd {
+    Finish,
+    Wait,
+}
+
+struct DeadLetterRead {
+    store: Arc<DeadLetterStore>,
+    queue: String,
+    at_end: AtEnd,
+    cursor: Cursor,
+    /// Letters handed out and not yet settled, by the position behind them.
+    under_way: BTreeMap<u64, String>,
+    /// The same letters: after a compaction the journal offers them again.
+    ids: HashSet<String>,
+    next: u64,
+}
+
+#[async_trait]
+impl Source for DeadLetterRead {
+    fn identity(&self) -> String {
+        format!("dead-letters:{}", self.queue)
+    }
+
+    fn keeps_positions(&self) -> PositionKeeping {
+        PositionKeeping::Source
+    }
+
+    async fn open(&mut self, _: &Positions) -> Result<(), StageError> {
+        Ok(())
+    }
+
+    async fn read(&mut self, max: usize) -> Result<Read, StageError> {
+        loop {
+            let pending = self.store.journal().pending(&self.queue, &self.cursor, max).await;
+            let (letters, cursor) = pending.map_err(|error| file_error("read dead letters", error))?;
+            // From here on nothing waits, so a dropped call has either read nothing or returned it.
+            let at_end = letters.is_empty();
+            self.cursor = cursor;
+            let batch = self.hand_out(letters);
+            if !batch.is_empty() {
+                return Ok(Read::Batch(batch));
+            }
+            match self.at_end {
+                AtEnd::Finish if at_end => return Ok(Read::End),
+                AtEnd::Wait if at_end => sleep(POLL).await,
+                _ => {} // all of them are under way already; there may be more behind them
+            }
+        }
+    }
+
+    async fn commit(&mut self, positions: &Positions) -> Result<(), StageError> {
+        let Some(settled) = positions.get(&Partition::only()) else { return Ok(()) };
+        let ids: Vec<String> = self.under_way.range(..=settled).map(|(_, id)| id.clone()).collect();
+        let done = self.store.journal().settle(&self.queue, ids).await;
+        done.map_err(|error| file_error("settle dead letters", error))?;
+        // Only now: should it fail, the next commit covers them again.
+        let rest = self.under_way.split_off(&(settled + 1));
+        for id in std::mem::replace(&mut self.under_way, rest).into_values() {
+            self.ids.remove(&id);
+        }
+        Ok(())
+    }
+}
+
+impl DeadLetterRead {
+    fn hand_out(&mut self, letters: Vec<StoredLetter>) -> ReadBatch {
+        let mut batch = ReadBatch::new(Partition::only(), letters.len());
+        for letter in letters {
+            if self.ids.insert(letter.id.clone()) {
+                self.next += 1;
+                self.under_way.insert(self.next, letter.id.clone());
+                batch.push(to_record(letter), self.next);
+            }
+        }
+        batch
+    }
+}
+
+fn to_record(stored: StoredLetter) -> Record {
+    let letter = stored.letter;
+    let mut record = Record::new(Payload::Text(letter.payload));
+    record.key = letter.key.map(Key::new);
+    for (name, value) in letter.headers {
+        record.headers.set(name, value);
+    }
+    // After the letter's own, which may hold those of an earlier death.
+    record.headers.set("dead-letter-id", stored.id);
+    record.headers.set("dead-letter-queue", stored.queue);
+    record.headers.set("dead-letter-pipeline", letter.pipeline);
+    record.headers.set("dead-letter-stage", letter.stage);
+    record.headers.set("dead-letter-class", letter.class);
+    record.headers.set("dead-letter-error", letter.error);
+    record.headers.set("dead-letter-attempts", letter.attempts.to_string());
+    record.headers.set("dead-letter-failed-at", letter.failed_at.to_string());
+    record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::tests::letter;
+    use crate::testing::{build, payloads, read, source};
+    use courant_pipeline::Services;
+    use courant_pipeline::dead_letter::DeadLetters as _;
+    use serde_json::json;
+
+    async fn store(folder: &tempfile::TempDir) -> Arc<DeadLetterStore> {
+        Arc::new(DeadLetterStore::open(folder.path()).await.unwrap())
+    }
+
+    fn reader(store: &Arc<DeadLetterStore>, follow: bool) -> Box<dyn Source> {
+        let services = Services::default().with(Arc::clone(store));
+        source(&SPEC, json!({"queue": "q", "follow": follow}), &services)
+    }
+
+    async fn waiting(store: &DeadLetterStore) -> Vec<String> {
+        let letters = store.journal().list(Some("q"), None, 100).await.unwrap();
+        letters.iter().map(|kept| String::from_utf8_lossy(&kept.letter.payload).into_owned()).collect()
+    }
+
+    fn at(position: u64) -> Positions {
+        Positions::from([(Partition::only(), position)])
+    }
+
+    #[tokio::test]
+    async fn a_letter_stays_until_its_record_is_settled() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder).await;
+        store.put(vec![letter("q", "1"), letter("q", "2"), letter("q", "3")]).await.unwrap();
+        let mut source = reader(&store, false);
+        source.open(&Positions::new()).await.unwrap();
+        let batch = read(&mut *source, 2).await.unwrap();
+        assert_eq!(payloads(&batch), ["1", "2"]);
+        assert_eq!(waiting(&store).await, ["1", "2", "3"]);
+        source.commit(&at(batch.resume_at[0])).await.unwrap();
+        assert_eq!(waiting(&store).await, ["2", "3"]);
+        assert_eq!(payloads(&read(&mut *source, 2).await.unwrap()), ["3"]);
+        assert!(read(&mut *source, 2).await.is_none());
+        source.commit(&at(3)).await.unwrap();
+        assert_eq!(waiting(&store).await, [] as [&str; 0]);
+    }
+
+    #[tokio::test]
+    async fn an_unsettled_letter_is_offered_to_the_next_reader_and_not_twice_to_this_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder).await;
+        store.put(vec![letter("q", "1"), letter("q", "2")]).await.unwrap();
+        let mut source = reader(&store, false);
+        let batch = read(&mut *source, 9).await.unwrap();
+        // Settling by another hand compacts the queue under the reader.
+        let ids = store.journal().list(Some("q"), None, 1).await.unwrap();
+        store.journal().settle("q", vec![ids[0].id.clone(); 2]).await.unwrap();
+        store.put(vec![letter("q", "3")]).await.unwrap();
+        assert_eq!(payloads(&read(&mut *source, 1).await.unwrap()), ["3"]);
+        drop((source, batch));
+        assert_eq!(payloads(&read(&mut *reader(&store, false), 9).await.unwrap()), ["2", "3"]);
+    }
+
+    #[tokio::test]
+    async fn a_record_carries_what_it_died_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder).await;
+        store.put(vec![letter("q", "{}")]).await.unwrap();
+        let batch = read(&mut *reader(&store, false), 9).await.unwrap();
+        let record = batch.records.slots()[0].record();
+        assert_eq!(record.key.as_ref().unwrap().as_str(), "chat_1");
+        for (name, value) in [
+            ("origin", "conn_1"),
+            ("dead-letter-stage", "persist"),
+            ("dead-letter-error", "no such chat"),
+            ("dead-letter-attempts", "3"),
+        ] {
+            assert_eq!(record.headers.get(name), Some(value));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn following_waits_for_letters() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder).await;
+        let mut source = reader(&store, true);
+        assert!(tokio::time::timeout(Duration::from_secs(60), source.read(9)).await.is_err());
+        store.put(vec![letter("q", "1")]).await.unwrap();
+        assert_eq!(payloads(&read(&mut *source, 9).await.unwrap()), ["1"]);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_work_is_refused_when_it_is_built() {
+        let folder = tempfile::tempdir().unwrap();
+        let problem = |params, services: &Services| build(&SPEC, params, services).err().unwrap().remove(0);
+        let absent = problem(json!({"queue": "q"}), &Services::default());
+        assert!(absent.message.contains("keeps no dead letters"), "{absent:?}");
+        let services = Services::default().with(store(&folder).await);
+        assert!(problem(json!({"queue": "test"}), &services).message.contains("it writes itself"));
+        assert!(problem(json!({"queue": ""}), &services).message.contains("no name"));
+    }
+}

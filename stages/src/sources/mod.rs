@@ -1,0 +1,5 @@
+//! Where records come from.
+
+pub mod dead_letter_read;
+pub mod file;
+pub mod generate;

@@ -1,0 +1,7 @@
+//! What happens to records on their way.
+
+pub mod dedupe;
+pub mod filter;
+pub mod map;
+pub mod route;
+pub mod throttle;
