@@ -1,7 +1,18 @@
 //! From `pipelines.toml` to checked topologies.
+//!
+//! `Loader` reads the files and the environment (`reader`, `env`), merges them with figment (`layers`),
+//! gives every value its place back (`tree`), checks it against the schemas (`walk`), wires the pipelines
+//! (`pipelines`) and asks whether each may do what it does (`authority`). Every mistake becomes a
+//! [`Diagnostic`]; nothing is opened but files.
 
+mod diagnostic;
 pub mod entry;
+mod render;
+mod secret;
+mod suggest;
 pub mod topology;
 
+pub use diagnostic::{Diagnostic, Diagnostics, Origin, Severity, Snippet};
 pub use entry::{BatchLimits, OnError, PipelineEntry, Plane, RetryPolicy, StageEntry};
+pub use render::{Style, render};
 pub use topology::{Input, Policy, StageNode, Topology};
