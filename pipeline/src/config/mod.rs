@@ -7,12 +7,21 @@
 
 mod diagnostic;
 pub mod entry;
+mod env;
+mod glob;
+mod layers;
+mod reader;
 mod render;
+mod report;
 mod secret;
+mod section;
+mod source;
 mod suggest;
 pub mod topology;
+mod tree;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Origin, Severity, Snippet};
 pub use entry::{BatchLimits, OnError, PipelineEntry, Plane, RetryPolicy, StageEntry};
 pub use render::{Style, render};
+pub use section::{Section, reads_as};
 pub use topology::{Input, Policy, StageNode, Topology};
