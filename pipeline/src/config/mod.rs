@@ -10,15 +10,18 @@ pub mod entry;
 mod env;
 mod glob;
 mod layers;
+mod problem;
 mod reader;
 mod render;
 mod report;
 mod secret;
 mod section;
+mod shape;
 mod source;
 mod suggest;
 pub mod topology;
 mod tree;
+mod walk;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Origin, Severity, Snippet};
 pub use entry::{BatchLimits, OnError, PipelineEntry, Plane, RetryPolicy, StageEntry};
