@@ -6,6 +6,7 @@
 //! [`Diagnostic`]; nothing is opened but files.
 
 pub mod authority;
+mod changes;
 mod diagnostic;
 mod draft;
 pub mod entry;
@@ -18,6 +19,7 @@ mod problem;
 mod reader;
 mod render;
 mod report;
+mod schema;
 mod secret;
 mod section;
 mod shape;
@@ -31,6 +33,7 @@ mod wiring;
 #[cfg(test)]
 mod tests;
 
+pub use changes::{Change, ChangeKind, changes};
 pub use diagnostic::{Diagnostic, Diagnostics, Origin, Severity, Snippet};
 pub use entry::{BatchLimits, OnError, PipelineEntry, Plane, RetryPolicy, StageEntry};
 pub use loader::{Loaded, Loader, TestTable};

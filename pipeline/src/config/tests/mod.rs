@@ -6,6 +6,7 @@ mod hostile;
 mod kinds;
 mod layers;
 mod mistakes;
+mod reload;
 
 mod values;
 mod wiring;
