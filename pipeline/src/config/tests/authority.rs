@@ -1,6 +1,9 @@
 //! Each rule of authority with the message it gives, and the nearest thing that is allowed.
 
 use super::{loaded, refused};
+use crate::config::Plane;
+use crate::config::authority::{Declared, violations};
+use crate::spec::{Access, Level, Mode};
 
 #[test]
 fn a1_only_the_durability_plane_writes_the_store() {
@@ -156,4 +159,15 @@ stage = [
     );
     assert!(found.contains("unknown key `tabel`"), "{found}");
     assert!(!found.contains("before anything is stored"), "{found}");
+}
+
+#[test]
+fn a_stage_of_unknown_access_may_have_stored_the_record() {
+    let publish = [Access { level: Level::Log, mode: Mode::Write, name: "t".to_owned() }];
+    let stages = |before| {
+        let stage = |access, input| Declared { stage: "s", effect: None, access, input };
+        [stage(before, None), stage(Some(&publish[..]), Some(0))]
+    };
+    assert!(violations("p", Plane::Durability, &stages(None)).is_empty());
+    assert_eq!(violations("p", Plane::Durability, &stages(Some(&[]))).len(), 1);
 }

@@ -72,7 +72,7 @@ fn a_pipeline_of_a_hundred_thousand_stages_is_refused_quickly() {
 fn no_broken_version_of_a_file_is_too_broken() {
     let text = super::mistakes::TEXT;
     for (at, c) in text.char_indices() {
-        for with in ["", "\u{e9}", "[", "\"", "\n"] {
+        for with in ["", "\""] {
             let broken = format!("{}{with}{}", &text[..at], &text[at + c.len_utf8()..]);
             assert!(load(&broken).is_err());
         }

@@ -7,7 +7,6 @@ mod kinds;
 mod layers;
 mod mistakes;
 mod reload;
-
 mod values;
 mod wiring;
 

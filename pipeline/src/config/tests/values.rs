@@ -1,9 +1,10 @@
 //! Values against schemas: positions, types, alternatives, secrets.
 
 use super::kinds::{Connection, Connections, Edge};
-use super::{NO_ENV, loaded, loader, places, refused, refused_at};
+use super::{NO_ENV, env, loaded, loader, places, refused, refused_at};
 use crate::config::{Section, reads_as};
 use crate::spec::Problem;
+use crate::units::Span;
 
 #[test]
 fn defaults_fill_what_the_file_leaves_out() {
@@ -120,6 +121,19 @@ params = { url = 'http://u:hunter2@h/', secret = 'hunter2' }
     );
     assert!(!found.contains("hunter2"), "{found}");
     assert!(found.contains("`***` is too short for http://***@h/"), "{found}");
+}
+
+#[test]
+fn a_secret_of_the_wrong_form_is_not_repeated() {
+    #[derive(Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+    struct Auth {
+        password: Span,
+    }
+    let loader = loader().sections(&[Section::of::<Auth>("auth")]);
+    let found = loader.load_str("x.toml", "auth.password = 'hunter2'", NO_ENV).err().unwrap();
+    assert_eq!(places(&found), ["1:17 the value is not a length of time"]);
+    let found = loader.load_str("x.toml", "", env(&[("COURANT_AUTH__PASSWORD", "hunter2")])).err().unwrap();
+    assert!(!found.to_string().contains("hunter2"), "{found}");
 }
 
 #[test]

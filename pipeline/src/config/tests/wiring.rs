@@ -45,6 +45,9 @@ input = 'route.a'
     assert_eq!((policy.lanes, policy.buffer, &*policy.dead_letter_queue), (Some(4), Some(100), "ingest"));
     assert_eq!(&*topology.stages[3].policy.dead_letter_queue, "unpublished");
     assert_eq!(topology.stages[3].params["topic"], "t");
+    // Written `b` before `a`, and a kind may care.
+    let routes = topology.stages[2].params["routes"].as_object().unwrap();
+    assert_eq!(routes.keys().collect::<Vec<_>>(), ["b", "a"]);
     assert!(loaded.warnings.is_empty(), "{}", loaded.warnings);
     assert!(topology.build(&crate::Services::default()).is_ok());
 }
@@ -130,6 +133,17 @@ fn inputs_name_an_earlier_stage_and_its_output() {
 
     let found = loaded(&stages(", input = 'route.rest'"));
     assert_eq!(places(&found.warnings), ["5:10 no stage takes the output `errors` of `route`: it ends here"]);
+}
+
+#[test]
+fn nothing_is_said_about_outputs_that_are_not_known() {
+    let text = pipeline(
+        "\
+{ kind = 'generate' },
+{ kind = 'route', params = { routes = { errors = '.e', rest = 7 } } },
+{ kind = 'file', input = 'route.rest' },",
+    );
+    assert_eq!(refused_at(&text), ["5:63 `rest` must be a string, not a whole number"]);
 }
 
 #[test]
