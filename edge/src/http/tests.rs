@@ -180,6 +180,16 @@ async fn connections_beyond_the_limit_wait_for_one_to_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_idle_connection_does_not_delay_the_stop() {
+    let server = start(FakeControl::with(vec![]), 8).await;
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    idle.write_all(b"GET /health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
+    idle.read_u8().await.unwrap();
+    server.stop.cancel();
+    timeout(Duration::from_secs(1), server.task).await.expect("closed at once").unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn stopping_is_bounded_and_closes_everything() {
     let server = start(FakeControl::with(vec![]), 8).await;
     let mut half = TcpStream::connect(server.address).await.unwrap();
