@@ -3,6 +3,6 @@
 //!
 //! Each view turns data into text and knows nothing of arguments, files or how pipelines run.
 
-//pub mod describe;
+pub mod describe;
 pub mod graph;
 //pub mod top;
