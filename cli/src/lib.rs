@@ -5,4 +5,4 @@
 
 pub mod describe;
 pub mod graph;
-//pub mod top;
+pub mod top;
