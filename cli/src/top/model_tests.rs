@@ -135,3 +135,29 @@ fn the_history_is_bounded_and_ends_with_its_pipeline() {
     model.observe(gone, &StageOrder::new());
     assert!(model.history.is_empty());
 }
+
+#[test]
+fn the_exporters_own_text_is_understood() {
+    use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+
+    let matcher = Matcher::Full(names::STAGE_SECONDS.to_owned());
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(matcher, &names::SECONDS_BUCKETS).unwrap();
+    let recorder = builder.build_recorder();
+    let labels = [("pipeline", "in\"gest"), ("stage", "persist")];
+    let work = || {
+        metrics::counter!(names::STAGE_IN, &labels).increment(10);
+        metrics::histogram!(names::STAGE_SECONDS, &labels).record(0.004);
+    };
+    let start = Instant::now();
+    let mut model = Model::default();
+    for second in 0..2 {
+        metrics::with_local_recorder(&recorder, work);
+        let at = start + Duration::from_secs(second);
+        let metrics = Metrics::parse(&recorder.handle().render());
+        model.observe(Sample { at, health: vec![health("in\"gest", 0)], metrics }, &StageOrder::new());
+    }
+    let stage = &model.pipelines()[0].stages[0];
+    assert!((stage.flow.in_per_second - 10.0).abs() < 1e-9, "{stage:?}");
+    let p50 = stage.flow.p50.expect("one call was measured").seconds;
+    assert!((0.0025..=0.005).contains(&p50), "{p50}");
+}
