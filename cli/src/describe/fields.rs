@@ -53,13 +53,15 @@ impl<'a> Reader<'a> {
         for shape in &shapes {
             let Some(properties) = shape.get("properties").and_then(Value::as_object) else { continue };
             for (name, property) in properties {
+                let key = format!("{prefix}{name}");
                 if !seen.insert(name) {
+                    merge_kind(found, &key, &self.kind(property));
                     continue;
                 }
                 // A key of one variant among several is only needed by that variant.
                 let required = shapes.iter().all(|shape| requires(shape, name));
                 let default = defaults.and_then(|all| all.get(name)).or_else(|| property.get("default"));
-                self.field(&format!("{prefix}{name}"), property, required, default, depth, found);
+                self.field(&key, property, required, default, depth, found);
             }
         }
     }
@@ -186,6 +188,13 @@ impl<'a> Reader<'a> {
             Some(other) => other.to_owned(),
             None => "any value".to_owned(),
         }
+    }
+}
+
+/// A key of several variants may be of several types, such as the one that tells them apart.
+fn merge_kind(found: &mut [Field], key: &str, kind: &str) {
+    if let Some(field) = found.iter_mut().find(|field| field.key == key && field.kind != kind) {
+        field.kind = format!("{} or {kind}", field.kind);
     }
 }
 

@@ -194,3 +194,26 @@ fn the_reference_has_every_kind_and_sound_tables() {
         columns = bars;
     }
 }
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+#[allow(dead_code, reason = "only its schema is looked at")]
+enum Target {
+    Local { path: String },
+    Remote { url: String, path: String },
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[allow(dead_code, reason = "only its schema is looked at")]
+struct Tree {
+    children: Vec<Tree>,
+}
+
+#[test]
+fn variants_are_merged_and_recursion_ends() {
+    let all = fields(schemars::schema_for!(Target).as_value());
+    let needs: Vec<_> = all.iter().map(|field| (field.key.as_str(), field.required)).collect();
+    assert_eq!(needs, [("kind", true), ("path", true), ("url", false)]);
+    assert_eq!(all[0].kind, "\"local\" or \"remote\"");
+    assert!(fields(schemars::schema_for!(Tree).as_value()).len() < 10);
+}

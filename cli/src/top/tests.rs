@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use courant_edge::admin::{AdminClient, AdminServer};
+use courant_edge::admin::{AdminClient, AdminServer, ClientError};
 use courant_edge::{Control, Redrive, RedriveReport, ReloadReport, RunningPipeline};
 use courant_pipeline::Tally;
 use courant_pipeline::health::{PipelineHealth, PipelineState};
@@ -159,6 +159,17 @@ fn a_pause_freezes_the_picture() {
     app.observe(Ok((later, StageOrder::new())));
     let shown = screen(&app, 80, 24);
     assert!(shown.contains("paused") && shown.contains("fanout"), "{shown}");
+}
+
+#[test]
+fn a_lost_link_leaves_no_false_rate() {
+    let mut app = app();
+    app.observe(Err(ClientError::Refused("busy".to_owned())));
+    assert_eq!(app.link, Link::Lost("busy".to_owned()));
+    let health = vec![health("ingest", PipelineState::Running, 9_000_000)];
+    let at = Instant::now() + Duration::from_secs(9);
+    app.observe(Ok((Sample { at, health, metrics: Metrics::default() }, StageOrder::new())));
+    assert!(app.pipelines()[0].flow.in_per_second.abs() < f64::EPSILON);
 }
 
 #[tokio::test]
