@@ -1,1 +1,3 @@
+//! The `courant` command.
+
 fn main() {}

@@ -1,1 +1,20 @@
-//! placeholder
+//! What clients and operators talk to.
+//!
+//! [`http`] answers over TCP: health and metrics today, the client protocol as it grows. [`admin`] answers the
+//! `courant` command over a Unix socket that only its owner can open. Neither knows how pipelines run: both
+//! ask a [`Control`], which the process provides.
+//!
+//! The edge holds no state of its own and changes nothing itself; whatever changes something goes through a
+//! pipeline or through `Control`.
+
+pub mod admin;
+mod config;
+mod control;
+#[cfg(test)]
+mod fake;
+pub mod http;
+
+pub use config::EdgeConfig;
+pub use control::{
+    Component, ComponentStatus, Control, Redrive, RedriveReport, ReloadReport, RunningPipeline,
+};

@@ -1,0 +1,93 @@
+//! What the edge asks of the process it stands in front of.
+
+use async_trait::async_trait;
+use courant_pipeline::Tally;
+use courant_pipeline::config::PipelineEntry;
+use courant_pipeline::health::PipelineHealth;
+use courant_pipeline::positions::SavedPositions;
+use courant_pipeline::tap::TapRecord;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+/// The process's side of every endpoint. Errors are messages for an operator: they name the thing and say what
+/// to do.
+#[async_trait]
+pub trait Control: Send + Sync {
+    fn health(&self) -> Vec<PipelineHealth>;
+
+    /// What the pipelines depend on, such as the store; nothing if left out.
+    fn components(&self) -> Vec<Component> {
+        Vec::new()
+    }
+
+    /// The metrics in Prometheus' text format.
+    fn metrics(&self) -> String;
+
+    /// What runs now, which may differ from what the file says by now.
+    async fn running(&self) -> Vec<RunningPipeline>;
+
+    /// Reads the file again and applies it. On an error everything goes on as before. The caller may hang up;
+    /// the reload is finished all the same.
+    async fn reload(&self) -> Result<ReloadReport, String>;
+
+    /// Records as they leave a stage, until the receiver is dropped or the pipeline ends.
+    fn tap(&self, pipeline: &str, stage: &str) -> Result<mpsc::Receiver<TapRecord>, String>;
+
+    /// Runs dead letters again from the stage that gave up on them.
+    async fn redrive(&self, request: Redrive) -> Result<RedriveReport, String>;
+
+    /// Asks the process to drain and end; returns at once.
+    fn stop(&self);
+}
+
+/// Something the pipelines depend on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Component {
+    /// As in `[connections]`: `store`, `log`, `live`.
+    pub name: String,
+    pub status: ComponentStatus,
+    /// Why it is down, or what it is.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub detail: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ComponentStatus {
+    Up,
+    Down,
+}
+
+/// A running pipeline as it was written, and how far it has come.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunningPipeline {
+    pub entry: PipelineEntry,
+    /// None if its source has no past, or keeps its positions itself.
+    pub positions: Option<SavedPositions>,
+}
+
+/// What a reload did, by pipeline name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadReport {
+    pub added: Vec<String>,
+    pub changed: Vec<String>,
+    pub removed: Vec<String>,
+    pub unchanged: Vec<String>,
+}
+
+/// Which dead letters to run again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Redrive {
+    pub queue: String,
+    /// Letters to run again; all of the queue if empty.
+    #[serde(default)]
+    pub ids: Vec<String>,
+}
+
+/// What became of redriven letters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RedriveReport {
+    pub redriven: u64,
+    pub dispositions: Tally,
+}

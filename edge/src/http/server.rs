@@ -1,0 +1,155 @@
+//! Listening, accepting, and what one connection may cost.
+//!
+//! warp's own server sets no header timeout and no limit of connections, so its filters are served by hyper
+//! directly. Only HTTP/1.1 is spoken: the WebSocket upgrade needs it, and the negotiation of warp's server
+//! waits without limit for a first byte.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::EdgeConfig;
+use crate::control::Control;
+
+/// A client that takes longer to send its headers, or to begin its next request, is cut off.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Far more than any client of the protocol sends, far less than hyper's 400 KiB.
+const MAX_HEADER_BYTES: usize = 16 * 1024;
+/// Connections get this long to finish their request when the process stops.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+/// Pause after an accept failed because the process has no file left; one may be closed until then.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
+
+/// Why the server could not listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    #[error(
+        "cannot listen on {address}: the address is in use; stop the process that has it, \
+         or set `edge.listen` to another port"
+    )]
+    InUse { address: SocketAddr },
+    #[error(
+        "cannot listen on {address}: this machine has no such address; \
+         set `edge.listen` to one it has, or to 0.0.0.0 for all"
+    )]
+    NoSuchAddress { address: SocketAddr },
+    #[error("cannot listen on {address}: not permitted; set `edge.listen` to a port above 1023")]
+    NotPermitted { address: SocketAddr },
+    #[error("cannot listen on {address}")]
+    Other { address: SocketAddr, source: io::Error },
+}
+
+impl ListenError {
+    fn new(address: SocketAddr, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::InUse { address },
+            io::ErrorKind::AddrNotAvailable => Self::NoSuchAddress { address },
+            io::ErrorKind::PermissionDenied => Self::NotPermitted { address },
+            _ => Self::Other { address, source },
+        }
+    }
+}
+
+/// A bound listener; nothing is answered before [`HttpServer::run`].
+pub struct HttpServer {
+    listener: TcpListener,
+    address: SocketAddr,
+    connections: Arc<Semaphore>,
+}
+
+impl HttpServer {
+    pub async fn bind(config: &EdgeConfig) -> Result<Self, ListenError> {
+        let failed = |error| ListenError::new(config.listen, error);
+        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let limit = usize::try_from(config.max_connections.get()).unwrap_or(Semaphore::MAX_PERMITS);
+        Ok(Self { listener, address, connections: Arc::new(Semaphore::new(limit)) })
+    }
+
+    /// Where it listens, with the port that was chosen if the config asked for any.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop`, then finishes requests under way, within a bound.
+    pub async fn run(self, control: Arc<dyn Control>, stop: CancellationToken) {
+        let routes = super::routes(control);
+        let cut = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let accepting = async {
+            loop {
+                // full: new connections wait in the system's queue until one ends
+                let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await else { return };
+                let Some(stream) = self.accept().await else { continue };
+                let connection = serve(stream, routes.clone(), stop.clone());
+                let cut = cut.clone();
+                tasks.spawn(async move {
+                    cut.run_until_cancelled(connection).await;
+                    drop(permit);
+                });
+            }
+        };
+        stop.run_until_cancelled(accepting).await;
+        drop(self.listener);
+        tasks.close();
+        if tokio::time::timeout(DRAIN_LIMIT, tasks.wait()).await.is_err() {
+            tracing::warn!(connections = tasks.len(), "cut connections that did not finish in time");
+            cut.cancel();
+            tasks.wait().await;
+        }
+    }
+
+    async fn accept(&self) -> Option<TcpStream> {
+        match self.listener.accept().await {
+            Ok((stream, _)) => Some(stream),
+            // The client gave up before we came to it.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => None,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                None
+            }
+        }
+    }
+}
+
+async fn serve<R>(stream: TcpStream, routes: R, stop: CancellationToken)
+where
+    R: warp::Filter<Extract = (warp::reply::Response,), Error = std::convert::Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    R::Future: Send,
+{
+    // Answers are small and complete; waiting to fill a packet only delays them.
+    let _ = stream.set_nodelay(true);
+    let service = TowerToHyperService::new(warp::service(routes));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_header_size(MAX_HEADER_BYTES)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
+}
