@@ -272,6 +272,11 @@ impl Ack {
         Self(None)
     }
 
+    /// Leaves a handle behind that nobody waits for.
+    pub(crate) fn take(&mut self) -> Self {
+        Self(self.0.take())
+    }
+
     pub(crate) fn branch(&self) -> Self {
         Self(self.0.as_ref().map(|share| {
             share.batch.slots[share.index as usize].fetch_add(1, Ordering::AcqRel);
@@ -312,9 +317,9 @@ impl Resolver {
         Self { disposition, run: None }
     }
 
-    pub(crate) fn resolve(&mut self, mut ack: Ack, receipt: Option<Box<Payload>>) {
+    pub(crate) fn resolve(&mut self, mut ack: Ack, reason: Option<&str>, receipt: Option<Box<Payload>>) {
         let Some(share) = ack.0.take() else { return };
-        let done = u32::from(share.batch.end(share.index, self.disposition, None, receipt));
+        let done = u32::from(share.batch.end(share.index, self.disposition, reason, receipt));
         match &mut self.run {
             Some((batch, count)) if Arc::ptr_eq(batch, &share.batch) => *count += done,
             run => {
@@ -405,7 +410,7 @@ mod tests {
         let two = ReadAcks::new(vec![3], None, Arc::clone(&progress));
         let mut resolver = Resolver::new(Disposition::Delivered);
         for ack in [one.ack(0), two.ack(0), one.ack(1)] {
-            resolver.resolve(ack, None);
+            resolver.resolve(ack, None, None);
         }
         drop(resolver);
         assert_eq!(progress.tally(), Tally { delivered: 3, ..Tally::default() });

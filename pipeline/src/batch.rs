@@ -22,7 +22,8 @@ pub(crate) enum Verdict {
     Forward,
     To(Output),
     Drop(&'static str),
-    Replace(Vec<Record>),
+    #[allow(clippy::box_collection, reason = "keeps the verdict, and so every slot, two words wide")]
+    Replace(Box<Vec<Record>>),
     Fail(Arc<StageError>),
     /// Not attempted, because an earlier record of its key failed in this call.
     Hold,
@@ -67,7 +68,7 @@ impl Slot {
 
     /// Puts any number of records in its place, made with [`Record::derive`]; none at all drops it as `empty`.
     pub fn replace(&mut self, records: Vec<Record>) {
-        self.verdict = Verdict::Replace(records);
+        self.verdict = Verdict::Replace(Box::new(records));
     }
 
     /// Replaces the payload by any number of payloads, keeping key and headers.
@@ -153,6 +154,11 @@ impl Batch {
                 slot.fail(error);
             }
         }
+    }
+
+    /// Whether every record either goes on by the only output or ends here: the two verdicts worth a short cut.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.slots.iter().all(|slot| matches!(slot.verdict, Verdict::Forward | Verdict::Drop(_)))
     }
 
     pub(crate) fn weight(&self) -> usize {

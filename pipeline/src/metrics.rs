@@ -1,5 +1,6 @@
 //! Every metric of the runtime, named in one place.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -138,6 +139,7 @@ pub(crate) struct StageMetrics {
     pub(crate) records_in: Counter,
     pub(crate) records_out: Counter,
     errors: [Counter; Class::ALL.len()],
+    dropped: Mutex<Vec<(&'static str, Counter)>>,
     pub(crate) dead_letters: Counter,
     pub(crate) batch_records: Histogram,
     pub(crate) seconds: Histogram,
@@ -157,6 +159,7 @@ impl StageMetrics {
             errors: Class::ALL.map(|class| {
                 counter!(STAGE_ERRORS, "pipeline" => pipeline.to_owned(), "stage" => stage.to_owned(), "class" => class.name())
             }),
+            dropped: Mutex::default(),
             dead_letters: counter!(STAGE_DEAD_LETTERS, &labels),
             batch_records: histogram!(BATCH_RECORDS, &labels),
             seconds: histogram!(STAGE_SECONDS, &labels),
@@ -170,9 +173,18 @@ impl StageMetrics {
         self.errors[class as usize].increment(count);
     }
 
-    /// Reasons are few and fixed, so looking the counter up by name is rare enough.
+    /// Counts records left out; reasons are few and fixed, so their counters are looked up once each.
     pub(crate) fn dropped(&self, reason: &'static str, count: u64) {
-        counter!(STAGE_DROPPED, "pipeline" => self.pipeline.clone(), "stage" => self.stage.clone(), "reason" => reason)
-            .increment(count);
+        let mut known = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = known.iter().position(|(name, _)| *name == reason).unwrap_or_else(|| {
+            let labels = [
+                ("pipeline", self.pipeline.clone()),
+                ("stage", self.stage.clone()),
+                ("reason", reason.to_owned()),
+            ];
+            known.push((reason, counter!(STAGE_DROPPED, &labels)));
+            known.len() - 1
+        });
+        known[index].1.increment(count);
     }
 }

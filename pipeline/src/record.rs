@@ -10,47 +10,43 @@ use crate::payload::Payload;
 
 /// What orders records: those of one key are handled in the order they were read.
 ///
-/// The hash travels with the text, since every lane choice and every parked-key look-up needs it.
-#[derive(Clone)]
-pub struct Key {
-    text: Arc<str>,
+/// The hash travels with the text, since every lane choice and every parked-key look-up needs it. One word wide:
+/// records are moved far more often than their keys are read.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(Arc<HashedText>);
+
+#[derive(PartialEq, Eq)]
+struct HashedText {
     hash: u64,
+    text: Box<str>,
 }
 
 impl Key {
-    pub fn new(text: impl Into<Arc<str>>) -> Self {
+    pub fn new(text: impl Into<Box<str>>) -> Self {
         let text = text.into();
         let mut hasher = rustc_hash::FxHasher::default();
         hasher.write(text.as_bytes());
-        Self { hash: hasher.finish(), text }
+        Self(Arc::new(HashedText { hash: hasher.finish(), text }))
     }
 
     pub fn as_str(&self) -> &str {
-        &self.text
+        &self.0.text
     }
 
     pub(crate) fn hash(&self) -> u64 {
-        self.hash
+        self.0.hash
     }
 }
-
-impl PartialEq for Key {
-    fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && self.text == other.text
-    }
-}
-
-impl Eq for Key {}
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.text, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(self.as_str())
     }
 }
 
@@ -58,6 +54,10 @@ impl fmt::Display for Key {
 ///
 /// Most records have none, so an empty set costs one word.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::box_collection,
+    reason = "a thin pointer: records are moved far more often than headers are read"
+)]
 pub struct Headers(Option<Box<Vec<Header>>>);
 
 type Header = (Cow<'static, str>, Arc<str>);
@@ -112,7 +112,7 @@ impl Record {
     }
 
     #[must_use]
-    pub fn with_key(mut self, key: impl Into<Arc<str>>) -> Self {
+    pub fn with_key(mut self, key: impl Into<Box<str>>) -> Self {
         self.key = Some(Key::new(key));
         self
     }
@@ -147,6 +147,13 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every stage moves records; growing one by a field slows all of them.
+    #[test]
+    fn a_record_stays_small() {
+        assert!(size_of::<Record>() <= 72, "{}", size_of::<Record>());
+        assert!(size_of::<crate::batch::Slot>() <= 96, "{}", size_of::<crate::batch::Slot>());
+    }
 
     #[test]
     fn headers_replace_by_name() {

@@ -122,8 +122,9 @@ impl Lane {
             return Ok(());
         }
         let result = self.call(node, &mut batch).await?;
-        if result.is_ok() && batch.slots.iter().all(|slot| matches!(slot.verdict, Verdict::Forward)) {
+        if result.is_ok() && batch.is_settled() {
             node.circuit.succeeded();
+            leave_out(node, &mut batch);
             self.forward(index, 0, batch);
             return Ok(());
         }
@@ -158,23 +159,20 @@ impl Lane {
     }
 
     /// Hands a stage's results on: records to their outputs, the rest to their ends.
-    async fn conclude(&mut self, index: usize, settlement: Settlement) -> Result<(), Failure> {
+    async fn conclude(&mut self, index: usize, mut settlement: Settlement) -> Result<(), Failure> {
         let segment = Arc::clone(&self.segment);
         let node = &segment.nodes[index];
         for (output, batch) in settlement.outputs {
             self.forward(index, output, batch);
         }
-        for (record, reason) in settlement.dropped {
-            node.metrics.dropped(reason, 1);
-            record.ack.resolve(Disposition::Dropped, Some(reason), record.receipt);
-        }
+        leave_out(node, &mut settlement.dropped);
         if !settlement.dead.is_empty() {
             bury(&self.context, node, settlement.dead).await;
         }
         Ok(())
     }
 
-    fn forward(&mut self, index: usize, output: Output, mut batch: Batch) {
+    fn forward(&mut self, index: usize, output: Output, batch: Batch) {
         if batch.is_empty() {
             return;
         }
@@ -189,9 +187,6 @@ impl Lane {
                 slot.record.ack.reply_early(slot.record.receipt.clone());
             }
         }
-        for slot in &mut batch.slots {
-            slot.verdict = Verdict::Forward;
-        }
         self.hand_on(&node.next[usize::from(output)], batch);
     }
 
@@ -200,7 +195,7 @@ impl Lane {
         let Some((last, others)) = next.split_last() else {
             let mut resolver = Resolver::new(Disposition::Delivered);
             for slot in batch.slots {
-                resolver.resolve(slot.record.ack, slot.record.receipt);
+                resolver.resolve(slot.record.ack, None, slot.record.receipt);
             }
             return;
         };
@@ -250,6 +245,29 @@ impl Lane {
 async fn send_or_wait(queue: &QueueSender, batch: Batch) {
     if queue.send(batch).await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+/// Ends the records that a stage dropped, leaving the others in place.
+fn leave_out(node: &Node, batch: &mut Batch) {
+    let mut resolver = Resolver::new(Disposition::Dropped);
+    let mut counted = ("", 0);
+    batch.slots.retain_mut(|slot| {
+        let Verdict::Drop(reason) = slot.verdict else { return true };
+        if counted.0 != reason {
+            flush(node, counted);
+            counted = (reason, 0);
+        }
+        counted.1 += 1;
+        resolver.resolve(slot.record.ack.take(), Some(reason), slot.record.receipt.take());
+        false
+    });
+    flush(node, counted);
+}
+
+fn flush(node: &Node, (reason, count): (&'static str, u64)) {
+    if count > 0 {
+        node.metrics.dropped(reason, count);
     }
 }
 

@@ -162,6 +162,8 @@ impl Reader {
         if self.ledger.outstanding() >= SETTLE_AT {
             self.settle();
         }
+        // A source that always has more, fused to stages that never wait, would keep the thread to itself.
+        tokio::task::coop::consume_budget().await;
         Ok(())
     }
 

@@ -28,7 +28,8 @@ pub(crate) struct Dead {
 #[derive(Default)]
 pub(crate) struct Settlement {
     pub(crate) outputs: Vec<(Output, Batch)>,
-    pub(crate) dropped: Vec<(Record, &'static str)>,
+    /// Every verdict in here is a drop.
+    pub(crate) dropped: Batch,
     pub(crate) dead: Vec<Dead>,
 }
 
@@ -105,7 +106,7 @@ impl<'a> Pass<'a> {
             Verdict::Hold => self.wait(record, trials),
             Verdict::Replace(parts) if parts.is_empty() => self.drop(record, "empty"),
             Verdict::Replace(parts) => {
-                for part in parts {
+                for part in *parts {
                     self.go_on(0, part);
                 }
                 // Its parts answer for it now; `Dropped` weighs least, so it does not colour their outcome.
@@ -124,7 +125,7 @@ impl<'a> Pass<'a> {
     }
 
     fn drop(&mut self, record: Record, reason: &'static str) {
-        self.settlement.dropped.push((record, reason));
+        self.settlement.dropped.slots.push(Slot { record, verdict: Verdict::Drop(reason) });
     }
 
     fn wait(&mut self, record: Record, trials: Trials) {
