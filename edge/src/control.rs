@@ -5,6 +5,7 @@ use courant_pipeline::Tally;
 use courant_pipeline::config::PipelineEntry;
 use courant_pipeline::health::PipelineHealth;
 use courant_pipeline::positions::SavedPositions;
+use courant_pipeline::runtime::ReloadReport;
 use courant_pipeline::tap::TapRecord;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -64,15 +65,6 @@ pub struct RunningPipeline {
     pub entry: PipelineEntry,
     /// None if its source has no past, or keeps its positions itself.
     pub positions: Option<SavedPositions>,
-}
-
-/// What a reload did, by pipeline name.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReloadReport {
-    pub added: Vec<String>,
-    pub changed: Vec<String>,
-    pub removed: Vec<String>,
-    pub unchanged: Vec<String>,
 }
 
 /// Which dead letters to run again.

@@ -9,7 +9,8 @@ use courant_pipeline::tap::TapRecord;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::control::{Component, Control, Redrive, RedriveReport, ReloadReport, RunningPipeline};
+use crate::control::{Component, Control, Redrive, RedriveReport, RunningPipeline};
+use courant_pipeline::runtime::ReloadReport;
 
 #[derive(Default)]
 pub(crate) struct FakeControl {

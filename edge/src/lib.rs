@@ -15,6 +15,4 @@ mod fake;
 pub mod http;
 
 pub use config::EdgeConfig;
-pub use control::{
-    Component, ComponentStatus, Control, Redrive, RedriveReport, ReloadReport, RunningPipeline,
-};
+pub use control::{Component, ComponentStatus, Control, Redrive, RedriveReport, RunningPipeline};

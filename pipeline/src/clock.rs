@@ -17,3 +17,8 @@ pub fn unix_millis() -> u64 {
 pub fn iso8601(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
+
+/// A time that was kept as milliseconds since 1970.
+pub fn from_unix_millis(millis: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
+}

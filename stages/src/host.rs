@@ -26,6 +26,11 @@ impl DeadLetterStore {
         DeadLetterJournal::open(folder).await.map(Self)
     }
 
+    /// The store without touching the disk, for checking a configuration.
+    pub fn unopened(folder: impl Into<PathBuf>) -> Self {
+        Self(DeadLetterJournal::unopened(folder))
+    }
+
     /// For listing, settling and everything else that is not a pipeline's business.
     pub fn journal(&self) -> &DeadLetterJournal {
         &self.0

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use courant_pipeline::health::PipelineHealth;
+use courant_pipeline::runtime::ReloadReport;
 use courant_pipeline::tap::TapRecord;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -13,7 +14,7 @@ use tokio::time::timeout;
 
 use super::protocol::{Request, Response};
 use super::socket::{SocketError, check_length};
-use crate::control::{Redrive, RedriveReport, ReloadReport, RunningPipeline};
+use crate::control::{Redrive, RedriveReport, RunningPipeline};
 
 /// A process that does not answer a look at its state for this long is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -64,6 +64,27 @@ impl Topology {
             .collect()
     }
 
+    /// The same stages from another start: `stage` and all that follows it, fed by `source`.
+    #[must_use]
+    pub fn starting_at(&self, stage: usize, source: StageNode) -> Self {
+        let mut moved_to = vec![None; self.stages.len()];
+        let mut stages = vec![source];
+        for (index, node) in self.stages.iter().enumerate().skip(stage) {
+            let input = match node.input {
+                _ if index == stage => Input { stage: 0, output: 0 },
+                Some(Input { stage, output }) => match moved_to[stage] {
+                    Some(stage) => Input { stage, output },
+                    None => continue, // another branch
+                },
+                None => continue,
+            };
+            moved_to[index] = Some(stages.len());
+            stages.push(StageNode { input: Some(input), ..node.clone() });
+        }
+        let reply_after = self.reply_after.and_then(|index| moved_to[index]);
+        Self { reply_after, stages, ..self.clone() }
+    }
+
     pub fn source(&self) -> &StageNode {
         &self.stages[0]
     }

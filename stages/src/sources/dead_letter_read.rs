@@ -37,6 +37,19 @@ pub struct Config {
     /// Wait for more letters instead of finishing when the queue is empty.
     #[serde(default)]
     pub follow: bool,
+    /// Only letters of this pipeline.
+    #[serde(default)]
+    pub from_pipeline: Option<String>,
+    /// Only letters of the stage with this name.
+    #[serde(default)]
+    pub from_stage: Option<String>,
+    /// Only these letters, by id.
+    #[serde(default)]
+    pub ids: Option<Vec<String>>,
+    /// Nothing beyond the letter with this id. It keeps a run that writes new letters to the same queue from
+    /// reading them again.
+    #[serde(default)]
+    pub until: Option<String>,
 }
 
 impl StageConfig for Config {
@@ -45,7 +58,7 @@ impl StageConfig for Config {
         if self.queue.is_empty() {
             problems.push(Problem::new("queue", "the queue has no name"));
         }
-        if self.queue == context.pipeline {
+        if self.queue == context.pipeline && self.until.is_none() {
             let message = format!("pipeline `{}` would read the letters it writes itself", context.pipeline);
             problems
                 .push(Problem::new("queue", message).help("give the pipeline another name than the queue"));
@@ -58,8 +71,14 @@ impl StageConfig for Config {
         match store {
             Some(store) if problems.is_empty() => Ok(Built::source(DeadLetterRead {
                 store,
-                queue: self.queue,
                 at_end: if self.follow { AtEnd::Wait } else { AtEnd::Finish },
+                choice: Choice {
+                    pipeline: self.from_pipeline,
+                    stage: self.from_stage,
+                    ids: self.ids.map(|ids| ids.into_iter().collect()),
+                    until: self.until,
+                },
+                queue: self.queue,
                 cursor: Cursor::default(),
                 under_way: BTreeMap::new(),
                 ids: HashSet::new(),
@@ -76,9 +95,27 @@ enum AtEnd {
     Wait,
 }
 
+/// Which letters of the queue are wanted.
+struct Choice {
+    pipeline: Option<String>,
+    stage: Option<String>,
+    ids: Option<HashSet<String>>,
+    until: Option<String>,
+}
+
+impl Choice {
+    fn wants(&self, stored: &StoredLetter) -> bool {
+        self.pipeline.as_ref().is_none_or(|pipeline| *pipeline == stored.letter.pipeline)
+            && self.stage.as_ref().is_none_or(|stage| *stage == stored.letter.stage)
+            && self.ids.as_ref().is_none_or(|ids| ids.contains(&stored.id))
+            && self.until.as_ref().is_none_or(|until| stored.id <= *until)
+    }
+}
+
 struct DeadLetterRead {
     store: Arc<DeadLetterStore>,
     queue: String,
+    choice: Choice,
     at_end: AtEnd,
     cursor: Cursor,
     /// Letters handed out and not yet settled, by the position behind them.
@@ -139,7 +176,7 @@ impl DeadLetterRead {
     fn hand_out(&mut self, letters: Vec<StoredLetter>) -> ReadBatch {
         let mut batch = ReadBatch::new(Partition::only(), letters.len());
         for letter in letters {
-            if self.ids.insert(letter.id.clone()) {
+            if self.choice.wants(&letter) && self.ids.insert(letter.id.clone()) {
                 self.next += 1;
                 self.under_way.insert(self.next, letter.id.clone());
                 batch.push(to_record(letter), self.next);
@@ -245,6 +282,27 @@ mod tests {
         ] {
             assert_eq!(record.headers.get(name), Some(value));
         }
+    }
+
+    #[tokio::test]
+    async fn only_chosen_letters_are_read_and_the_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder).await;
+        let mut other = letter("q", "2");
+        other.stage = "publish".into();
+        store.put(vec![letter("q", "1"), other, letter("q", "3"), letter("q", "4")]).await.unwrap();
+        let ids: Vec<String> =
+            store.journal().list(Some("q"), None, 9).await.unwrap().into_iter().map(|kept| kept.id).collect();
+        let services = Services::default().with(Arc::clone(&store));
+        let params =
+            json!({"queue": "q", "from_pipeline": "ingest", "from_stage": "persist", "until": ids[2]});
+        let mut chosen = source(&SPEC, params, &services);
+        assert_eq!(payloads(&read(&mut *chosen, 9).await.unwrap()), ["1", "3"]);
+        assert!(read(&mut *chosen, 9).await.is_none());
+        chosen.commit(&at(2)).await.unwrap();
+        assert_eq!(waiting(&store).await, ["2", "4"]);
+        let mut chosen = source(&SPEC, json!({"queue": "q", "ids": [ids[3]]}), &services);
+        assert_eq!(payloads(&read(&mut *chosen, 9).await.unwrap()), ["4"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -37,16 +37,15 @@ pub struct QueueDepth {
 impl DeadLetterJournal {
     /// Creates the folder if it is missing.
     pub async fn open(folder: impl Into<PathBuf>) -> Result<Self, FileError> {
-        let folder = folder.into();
-        blocking(move || {
-            create_folder(&folder)?;
-            Ok(Self(Arc::new(Inner {
-                folder,
-                ids: Mutex::new(ulid::Generator::new()),
-                counted: Mutex::default(),
-            })))
-        })
-        .await
+        let journal = Self::unopened(folder);
+        journal.blocking(|inner| create_folder(&inner.folder)).await?;
+        Ok(journal)
+    }
+
+    /// The journal without touching the disk, for checking a configuration; the folder may not exist.
+    pub fn unopened(folder: impl Into<PathBuf>) -> Self {
+        let ids = Mutex::new(ulid::Generator::new());
+        Self(Arc::new(Inner { folder: folder.into(), ids, counted: Mutex::default() }))
     }
 
     /// Keeps letters in their order, all or none, and returns their ids once they are on disk.

@@ -1,0 +1,160 @@
+//! Runs dead letters again, from the stage that gave up on them.
+//!
+//! Letters of one queue may come from several pipelines and stages; each such group is one run of that pipeline's
+//! stages with `dead-letter-read` in place of its source. A run reads no further than the queue's last letter at the
+//! start, so what fails again becomes a new letter and is not read again. A letter leaves its queue only after its
+//! record has come to an end: a crash runs it twice and never loses it.
+
+use std::collections::BTreeMap;
+
+use courant_connectors::files::FileError;
+use courant_connectors::files::dead_letters::DeadLetterJournal;
+use courant_pipeline::Tally;
+use courant_pipeline::config::{StageNode, Topology};
+use courant_pipeline::runtime::{Ending, Failure, Host, run_to_end};
+use courant_stages::host::DeadLetterStore;
+use courant_stages::sources::dead_letter_read;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+/// Letters looked at together while the queue is surveyed.
+const PAGE: usize = 1000;
+
+/// Which letters to run again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    pub queue: String,
+    /// All of the queue if empty.
+    pub ids: Vec<String>,
+}
+
+/// What became of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Redriven {
+    pub letters: u64,
+    pub dispositions: Tally,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RedriveError {
+    #[error("this process keeps no dead letters")]
+    NoStore,
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("queue `{queue}` has no letter {}; `courant dead-letters list {queue}` shows what it has", .ids.join(", "))]
+    UnknownLetters { queue: String, ids: Vec<String> },
+    #[error(
+        "letters of queue `{queue}` come from pipeline `{pipeline}`, which is not in the configuration; bring it back or discard them"
+    )]
+    UnknownPipeline { queue: String, pipeline: String },
+    #[error(
+        "letters of queue `{queue}` come from stage `{stage}`, which pipeline `{pipeline}` no longer has; bring it back or discard them"
+    )]
+    UnknownStage { queue: String, pipeline: String, stage: String },
+    #[error(
+        "pipeline `{pipeline}` failed while it ran the letters, the rest of them stay in their queue: {failure}"
+    )]
+    Failed { pipeline: String, failure: Failure },
+}
+
+/// Letters of one stage: how many, and the last of them.
+#[derive(Debug, Clone)]
+struct Group {
+    letters: u64,
+    last: String,
+}
+
+/// Runs the letters that are there now; returns when each has come to an end.
+pub async fn redrive(
+    topologies: &[Topology],
+    host: &Host,
+    request: &Request,
+    stop: &CancellationToken,
+) -> Result<Redriven, RedriveError> {
+    let store = host.services.get::<DeadLetterStore>().ok_or(RedriveError::NoStore)?;
+    let groups = survey(store.journal(), request).await?;
+    let runs = groups
+        .iter()
+        .map(|((pipeline, stage), group)| plan(topologies, request, pipeline, stage, group))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut redriven = Redriven::default();
+    for topology in runs {
+        let report = run_to_end(&topology, host, stop).await;
+        redriven.letters += report.read;
+        for disposition in courant_pipeline::Disposition::ALL {
+            redriven.dispositions.add(disposition, report.dispositions.of(disposition));
+        }
+        if let Ending::Failed(failure) = report.ending {
+            return Err(RedriveError::Failed { pipeline: topology.name.to_string(), failure });
+        }
+    }
+    Ok(redriven)
+}
+
+/// Which pipelines and stages the letters come from.
+async fn survey(
+    journal: &DeadLetterJournal,
+    request: &Request,
+) -> Result<BTreeMap<(String, String), Group>, RedriveError> {
+    let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
+    let mut missing: Vec<&String> = request.ids.iter().collect();
+    let mut after: Option<String> = None;
+    loop {
+        let page = journal.list(Some(&request.queue), after.as_deref(), PAGE).await?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.id.clone());
+        for stored in page {
+            if !request.ids.is_empty() && !request.ids.contains(&stored.id) {
+                continue;
+            }
+            missing.retain(|id| **id != stored.id);
+            let group = groups
+                .entry((stored.letter.pipeline, stored.letter.stage))
+                .or_insert_with(|| Group { letters: 0, last: String::new() });
+            group.letters += 1;
+            group.last = stored.id;
+        }
+    }
+    if missing.is_empty() {
+        return Ok(groups);
+    }
+    let ids = missing.into_iter().cloned().collect();
+    Err(RedriveError::UnknownLetters { queue: request.queue.clone(), ids })
+}
+
+/// The pipeline's stages from the one that gave up, reading the letters.
+fn plan(
+    topologies: &[Topology],
+    request: &Request,
+    pipeline: &str,
+    stage: &str,
+    group: &Group,
+) -> Result<Topology, RedriveError> {
+    let queue = &request.queue;
+    let topology = topologies.iter().find(|topology| *topology.name == *pipeline).ok_or_else(|| {
+        RedriveError::UnknownPipeline { queue: queue.clone(), pipeline: pipeline.to_owned() }
+    })?;
+    let index =
+        topology.index_of(stage).filter(|index| *index > 0).ok_or_else(|| RedriveError::UnknownStage {
+            queue: queue.clone(),
+            pipeline: pipeline.to_owned(),
+            stage: stage.to_owned(),
+        })?;
+    let mut params = json!({
+        "queue": queue, "from_pipeline": pipeline, "from_stage": stage, "until": group.last
+    });
+    if !request.ids.is_empty() {
+        params["ids"] = json!(request.ids);
+    }
+    tracing::info!(pipeline, stage, letters = group.letters, "redriving dead letters");
+    let source = StageNode {
+        name: "dead-letter-read".into(),
+        spec: &dead_letter_read::SPEC,
+        params,
+        input: None,
+        outputs: Vec::new(),
+        access: Vec::new(),
+        policy: topology.source().policy.clone(),
+    };
+    Ok(topology.starting_at(index, source))
+}
