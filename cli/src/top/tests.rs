@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use courant_edge::admin::{AdminClient, AdminServer, ClientError};
-use courant_edge::{Control, Redrive, RedriveReport, ReloadReport, RunningPipeline};
+use courant_edge::{Control, Redrive, RedriveReport, RunningPipeline};
 use courant_pipeline::Tally;
 use courant_pipeline::health::{PipelineHealth, PipelineState};
+use courant_pipeline::runtime::ReloadReport;
 use courant_pipeline::tap::TapRecord;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;

@@ -1,0 +1,219 @@
+//! The command line as it is written; `--help` is made from the comments here.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use courant_pipeline::units::Span;
+
+use crate::graph;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  all went well
+  1  it failed; standard error says why
+  2  the command line is wrong
+  3  the configuration is wrong
+  4  a test of `courant test` failed
+  5  no running process answered
+
+Files:
+  pipelines.toml   what runs; `courant check` says what is wrong with it, `courant stages` what it can name
+  data/            what the process keeps: positions, dead letters, the admin socket (`runtime.data_dir`)
+
+Every setting can be given by the environment, `__` between the parts: COURANT_EDGE__LISTEN=0.0.0.0:8080";
+
+/// A messaging backend in which every dataflow is a declared pipeline.
+#[derive(Debug, Parser)]
+#[command(name = "courant", version, after_help = EXIT_CODES, propagate_version = true)]
+pub struct Cli {
+    /// The file that declares the pipelines.
+    #[arg(
+        short,
+        long,
+        global = true,
+        env = "COURANT_CONFIG",
+        default_value = "pipelines.toml",
+        value_name = "FILE"
+    )]
+    pub config: PathBuf,
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the pipelines (what `courant` does without a command).
+    Run(Run),
+    /// Check the file and say everything that is wrong with it, each with its place.
+    Check(Check),
+    /// Show what a reload would restart, and which positions it would keep.
+    Plan(Plan),
+    /// Draw the pipelines.
+    Graph(Graph),
+    /// List the stage kinds, or describe one.
+    Stages(Stages),
+    /// Print a JSON Schema of the file, for editors.
+    Schema,
+    /// Run the tests written beside the pipelines.
+    ///
+    /// A `[[test]]` in the file, or in NAME.test.toml beside NAME.toml, gives records to a pipeline and says what
+    /// should come of them. Sinks are replaced by ones that remember, so nothing outside is touched.
+    Test(Test),
+    /// Show records as they leave a stage of the running process.
+    Tap(Tap),
+    /// Watch the running process: throughput, latency, queues and lag of every stage.
+    Top(Top),
+    /// Look at records that were given up on, and run them again.
+    #[command(subcommand)]
+    DeadLetters(DeadLetters),
+    /// Show how far sources have been read, or start one over.
+    #[command(subcommand)]
+    Positions(Positions),
+    /// Make the running process read its file again, as SIGHUP does.
+    Reload,
+    /// Drain the running process and end it, as SIGTERM does.
+    Stop,
+    /// Measure, as ratios to limits measured in the same run.
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Print a completion script for a shell.
+    Completions {
+        /// bash, zsh, fish, elvish or powershell.
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Default, Args)]
+pub struct Run {
+    /// Run only these pipelines.
+    #[arg(long, value_name = "PIPELINE", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Do not listen for HTTP.
+    #[arg(long)]
+    pub without_edge: bool,
+    /// End when every pipeline has finished, instead of waiting for changes to the file.
+    #[arg(long)]
+    pub until_finished: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Check {
+    /// Print what was found as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// Print the plan as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Graph {
+    #[arg(long, value_enum, default_value_t = graph::Format::Terminal)]
+    pub format: graph::Format,
+    /// Draw only these pipelines.
+    #[arg(value_name = "PIPELINE")]
+    pub pipelines: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Stages {
+    /// The kind to describe.
+    pub kind: Option<String>,
+    /// Print the reference of all kinds as Markdown.
+    #[arg(long, conflicts_with = "kind")]
+    pub markdown: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Test {
+    /// Run only tests whose name contains this.
+    pub name: Option<String>,
+    /// Fail a test that takes longer.
+    #[arg(long, default_value = "10s", value_name = "TIME")]
+    pub timeout: Span,
+}
+
+#[derive(Debug, Args)]
+pub struct Tap {
+    pub pipeline: String,
+    /// Its name, or its kind if it has no name.
+    pub stage: String,
+    /// End after this many records.
+    #[arg(short = 'n', long, value_name = "RECORDS")]
+    pub limit: Option<u64>,
+    /// One JSON object a line, with key and headers.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Print one table and end.
+    #[arg(long)]
+    pub once: bool,
+    /// Time between two looks.
+    #[arg(long, default_value = "1s", value_name = "TIME")]
+    pub every: Span,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DeadLetters {
+    /// List the letters that wait, oldest first.
+    List {
+        /// Only this queue.
+        queue: Option<String>,
+        /// How many to list.
+        #[arg(short = 'n', long, default_value_t = 20, value_name = "LETTERS")]
+        limit: usize,
+        /// One JSON object a line.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one letter whole.
+    Show {
+        /// As `list` shows it: dl_…
+        id: String,
+    },
+    /// Run letters again from the stage that gave up on them. What fails again becomes a new letter.
+    Redrive {
+        queue: String,
+        /// Only these letters; all of the queue if left out.
+        #[arg(value_name = "ID")]
+        ids: Vec<String>,
+    },
+    /// Remove letters without running them.
+    Discard {
+        queue: String,
+        #[arg(value_name = "ID", required = true)]
+        ids: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Positions {
+    /// Show the kept positions of every pipeline.
+    List,
+    /// Forget a pipeline's position: it starts over when it starts next.
+    Forget { pipeline: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// What the runtime costs beside a loop written by hand.
+    Runtime(BenchOptions),
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub struct BenchOptions {
+    /// How long to measure, all figures together.
+    #[arg(long, default_value_t = 40)]
+    pub seconds: u32,
+    /// One JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+}

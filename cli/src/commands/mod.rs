@@ -1,0 +1,123 @@
+//! One file per command: arguments in, library calls out.
+
+mod bench;
+mod check;
+pub mod dead_letters;
+mod plan;
+mod positions;
+mod tap;
+mod test;
+
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::bail;
+use clap::CommandFactory as _;
+use courant_edge::admin::AdminClient;
+use courant_pipeline::config::Topology;
+
+use crate::args::{self, Cli, Command};
+use crate::settings;
+use crate::{app, describe, graph, top};
+
+/// Does what the command line says.
+pub async fn execute(cli: Cli) -> anyhow::Result<()> {
+    let file = cli.config;
+    match cli.command.unwrap_or(Command::Run(args::Run::default())) {
+        Command::Run(options) => {
+            let loaded = load_to_run(&file)?;
+            app::run(file, loaded, options).await
+        }
+        Command::Check(options) => check::run(&file, &options),
+        Command::Plan(options) => plan::run(&file, &options).await,
+        Command::Graph(options) => draw(&file, &options),
+        Command::Stages(options) => stages(&options),
+        Command::Schema => schema(),
+        Command::Test(options) => test::run(&file, &options).await,
+        Command::Tap(options) => tap::run(&admin(&file)?, &options).await,
+        Command::Top(options) if options.once => say(&top::once(&admin(&file)?, options.every.0).await?),
+        Command::Top(options) => top::run(admin(&file)?, options.every.0).await,
+        Command::DeadLetters(command) => dead_letters::run(&file, command).await,
+        Command::Positions(command) => positions::run(&file, command).await,
+        Command::Reload => reload(&admin(&file)?).await,
+        Command::Stop => Ok(admin(&file)?.stop().await?),
+        Command::Bench(command) => bench::run(&command),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "courant", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}
+
+fn load_to_run(file: &Path) -> anyhow::Result<courant_pipeline::config::Loaded> {
+    if !file.exists() {
+        bail!(
+            "there is no `{}` here; name another file with --config, or write a first pipeline:\n\n{}",
+            file.display(),
+            FIRST_PIPELINE
+        );
+    }
+    Ok(settings::load(file)?)
+}
+
+const FIRST_PIPELINE: &str = r#"  [[pipeline]]
+  name = "hello"
+  stage = [
+    { kind = "generate", params = { rate = 1, payload = '{hello: $n}' } },
+    { kind = "stdout" },
+  ]"#;
+
+/// The running process of a configuration, found by its data folder.
+fn admin(file: &Path) -> anyhow::Result<AdminClient> {
+    Ok(AdminClient::new(settings::runtime_config(file)?.admin_socket()))
+}
+
+fn draw(file: &Path, options: &args::Graph) -> anyhow::Result<()> {
+    let mut topologies = settings::load(file)?.topologies;
+    let names = names(&topologies);
+    if let Some(unknown) = options.pipelines.iter().find(|name| !names.contains(name)) {
+        bail!("the file declares no pipeline `{unknown}`; it declares: {}", names.join(", "));
+    }
+    if !options.pipelines.is_empty() {
+        topologies.retain(|topology| options.pipelines.iter().any(|name| **name == *topology.name));
+    }
+    say(&graph::draw(options.format, &topologies))
+}
+
+fn names(topologies: &[Topology]) -> Vec<String> {
+    topologies.iter().map(|topology| topology.name.to_string()).collect()
+}
+
+fn stages(options: &args::Stages) -> anyhow::Result<()> {
+    let text = match &options.kind {
+        Some(kind) => describe::page(courant_stages::STAGES, kind)?,
+        None if options.markdown => describe::reference(courant_stages::STAGES),
+        None => describe::list(courant_stages::STAGES),
+    };
+    say(&text)
+}
+
+fn schema() -> anyhow::Result<()> {
+    say(&serde_json::to_string_pretty(settings::loader().schema().as_value())?)
+}
+
+async fn reload(admin: &AdminClient) -> anyhow::Result<()> {
+    let report = admin.reload().await?;
+    let line = |what: &str, names: &[String]| match names {
+        [] => String::new(),
+        names => format!("{what:<10} {}\n", names.join(", ")),
+    };
+    let text = line("started", &report.started)
+        + &line("restarted", &report.restarted)
+        + &line("stopped", &report.stopped)
+        + &line("unchanged", &report.unchanged);
+    say(text.trim_end())
+}
+
+/// Prints to standard output. A reader that has gone away is no error of ours.
+fn say(text: &str) -> anyhow::Result<()> {
+    match writeln!(std::io::stdout(), "{}", text.trim_end_matches('\n')) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        said => Ok(said?),
+    }
+}

@@ -1,0 +1,51 @@
+//! `courant test`: runs the tests written beside the pipelines.
+
+use std::path::Path;
+
+use anyhow::bail;
+
+use crate::exit::Exit;
+use crate::testing::{self, Outcome};
+use crate::{args, settings};
+
+pub(super) async fn run(file: &Path, options: &args::Test) -> anyhow::Result<()> {
+    let loaded = settings::load(file)?;
+    let wanted = |name: &str| options.name.as_ref().is_none_or(|part| name.contains(part.as_str()));
+    let (mut passed, mut failed) = (0, 0);
+    for table in &loaded.tests {
+        let test: testing::TestEntry = serde_json::from_value(table.value.clone())?;
+        if !wanted(&test.name) {
+            continue;
+        }
+        match testing::run(&test, &loaded.topologies, options.timeout.0).await {
+            Outcome::Passed => {
+                passed += 1;
+                println!("ok      {}", test.name);
+            }
+            Outcome::Failed(why) => {
+                failed += 1;
+                println!("FAILED  {} ({})\n{}", test.name, place(&table.origin), indent(&why));
+            }
+        }
+    }
+    if passed + failed == 0 {
+        bail!("no test to run; write a `[[test]]` in the file, or in {} beside it", beside(file));
+    }
+    println!("\n{passed} passed, {failed} failed");
+    if failed > 0 { Err(Exit::TestsFailed.into()) } else { Ok(()) }
+}
+
+fn place(origin: &courant_pipeline::config::Origin) -> String {
+    match origin {
+        courant_pipeline::config::Origin::File { path, line, .. } => format!("{}:{line}", path.display()),
+        _ => "given by the environment".to_owned(),
+    }
+}
+
+fn beside(file: &Path) -> String {
+    file.with_extension("test.toml").display().to_string()
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("        {line}\n")).collect()
+}

@@ -1,0 +1,167 @@
+//! The tables of `pipelines.toml` that belong to the process as a whole, and the loader that knows them all.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use courant_edge::EdgeConfig;
+use courant_pipeline::Services;
+use courant_pipeline::config::{Loaded, Loader, Section, Style};
+use courant_pipeline::units::Span;
+use courant_stages::host::DeadLetterStore;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Exit;
+use crate::testing::TestEntry;
+
+/// `[runtime]`: where the process keeps its things and how it ends.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RuntimeConfig {
+    /// The folder for positions, dead letters and the admin socket. One process per folder.
+    pub data_dir: PathBuf,
+    /// How long a pipeline may take to finish what is under way when it is stopped or reloaded. What is not done
+    /// by then goes back to its source.
+    pub drain_deadline: Span,
+    /// How often to look whether the configuration's files have changed. Zero: only on SIGHUP or `courant reload`.
+    pub watch: Span,
+    /// The admin socket, if it should not be in the data folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_socket: Option<PathBuf>,
+}
+
+impl Default for RuntimeConfig {
+    fn default() -> Self {
+        Self {
+            data_dir: PathBuf::from("data"),
+            drain_deadline: Span::secs(30),
+            watch: Span::secs(1),
+            admin_socket: None,
+        }
+    }
+}
+
+impl RuntimeConfig {
+    pub fn admin_socket(&self) -> PathBuf {
+        self.admin_socket.clone().unwrap_or_else(|| self.data_dir.join("admin.sock"))
+    }
+
+    pub fn dead_letters(&self) -> PathBuf {
+        self.data_dir.join("dead-letters")
+    }
+
+    pub fn positions(&self) -> PathBuf {
+        self.data_dir.join("positions")
+    }
+}
+
+/// `[logging]`: what the process writes to standard error.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LoggingConfig {
+    /// `error`, `warn`, `info`, `debug` or `trace`, also by module: `"info,courant_pipeline=debug"`.
+    pub level: String,
+    /// How a line looks.
+    pub format: LogFormat,
+}
+
+impl Default for LoggingConfig {
+    fn default() -> Self {
+        Self { level: "info".to_owned(), format: LogFormat::Pretty }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    Pretty,
+    /// One JSON object a line, for machines.
+    Json,
+}
+
+/// Top-level tables beside `[[pipeline]]`.
+const SECTIONS: [Section; 3] = [
+    Section::of::<EdgeConfig>("edge"),
+    Section::of::<RuntimeConfig>("runtime"),
+    Section::of::<LoggingConfig>("logging"),
+];
+
+/// Everything a file may say. Checking touches nothing: the stores it is given are not opened.
+pub fn loader() -> Loader {
+    let unopened = Arc::new(DeadLetterStore::unopened(RuntimeConfig::default().dead_letters()));
+    Loader::new(courant_stages::registry(), Services::default().with(unopened))
+        .sections(&SECTIONS)
+        .tests(|| schemars::schema_for!(TestEntry))
+}
+
+/// Loads the file, printing warnings; if it is not in order, prints everything that is wrong with it.
+pub fn load(file: &Path) -> Result<Loaded, Exit> {
+    let style = style();
+    match loader().load(file, std::env::vars()) {
+        Ok(loaded) => {
+            if !loaded.warnings.is_empty() {
+                eprintln!("{}", loaded.warnings.render(style));
+            }
+            Ok(loaded)
+        }
+        Err(wrong) => {
+            eprintln!("{}\n{}", wrong.render(style), summary(wrong.errors(), wrong.warnings()));
+            Err(Exit::BadConfiguration)
+        }
+    }
+}
+
+/// `3 errors, 1 warning`.
+pub fn summary(errors: usize, warnings: usize) -> String {
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    match warnings {
+        0 => count(errors, "error"),
+        _ => format!("{}, {}", count(errors, "error"), count(warnings, "warning")),
+    }
+}
+
+/// Colours for people, plain text for pipes.
+pub fn style() -> Style {
+    use std::io::IsTerminal as _;
+    if std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        Style::Ansi
+    } else {
+        Style::Plain
+    }
+}
+
+/// The `[runtime]` table, for commands that talk to a running process. Such a process goes on when its file is broken,
+/// and must stay reachable: if the file as a whole is wrong, its `[runtime]` table has to do, or else the defaults.
+pub fn runtime_config(file: &Path) -> Result<RuntimeConfig, Exit> {
+    let loader = loader();
+    let wrong = match loader.load(file, std::env::vars()) {
+        Ok(loaded) => return Ok(loaded.section("runtime")),
+        Err(wrong) => wrong,
+    };
+    let table = runtime_table(file).unwrap_or_default();
+    match loader.load_str(&file.to_string_lossy(), &table, std::env::vars()) {
+        Ok(loaded) => {
+            if file.exists() {
+                eprintln!(
+                    "note: `{}` is wrong ({}); `courant check` shows how",
+                    file.display(),
+                    summary(wrong.errors(), 0)
+                );
+            }
+            Ok(loaded.section("runtime"))
+        }
+        Err(wrong) => {
+            eprintln!("{}", wrong.render(style()));
+            Err(Exit::BadConfiguration)
+        }
+    }
+}
+
+/// A file's `[runtime]` table alone, if that much can be read.
+fn runtime_table(file: &Path) -> Option<String> {
+    let document: toml_edit::DocumentMut = std::fs::read_to_string(file).ok()?.parse().ok()?;
+    let mut alone = toml_edit::DocumentMut::new();
+    alone.insert("runtime", document.get("runtime")?.clone());
+    Some(alone.to_string())
+}
