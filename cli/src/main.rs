@@ -12,14 +12,8 @@ use courant::{commands, exit};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match runtime(&cli).and_then(|runtime| runtime.block_on(commands::execute(cli))) {
+    match commands::execute(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::code_for(&error),
     }
-}
-
-/// A worker per core for the process that runs pipelines; benchmarks make their own.
-fn runtime(_: &Cli) -> anyhow::Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
 }

@@ -23,7 +23,7 @@ pub async fn open_host(config: &RuntimeConfig) -> anyhow::Result<Host> {
 }
 
 /// Installs the recorder behind `/metrics`.
-pub(super) fn start_metrics() -> anyhow::Result<PrometheusHandle> {
+pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
     let seconds = [metrics::STAGE_SECONDS, metrics::RECORD_SECONDS];
     let mut builder = PrometheusBuilder::new();
     for name in seconds {
@@ -36,13 +36,12 @@ pub(super) fn start_metrics() -> anyhow::Result<PrometheusHandle> {
         .install_recorder()
         .context("cannot install the metrics recorder")?;
     metrics::describe();
-    tokio::spawn(upkeep(handle.clone()));
     Ok(handle)
 }
 
 /// The recorder keeps histogram samples until somebody sorts them into buckets. Nobody may ever ask for
 /// `/metrics`, so memory would grow without this.
-async fn upkeep(handle: PrometheusHandle) {
+pub(super) async fn upkeep(handle: PrometheusHandle) {
     let mut every = tokio::time::interval(std::time::Duration::from_secs(1));
     loop {
         every.tick().await;

@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use host::open_host;
+pub use host::{open_host, start_metrics};
 
 use crate::args;
 use crate::settings::{LoggingConfig, RuntimeConfig};
@@ -27,7 +27,8 @@ use control::App;
 /// Runs what was loaded until it is told to stop.
 pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::Result<()> {
     logging::start(&loaded.section::<LoggingConfig>("logging"))?;
-    let metrics = host::start_metrics()?;
+    let metrics = start_metrics()?;
+    tokio::spawn(host::upkeep(metrics.clone()));
     let config: RuntimeConfig = loaded.section("runtime");
     refuse_unknown(&options.only, &loaded)?;
     // The socket first: it also keeps a second process out of the data folder.

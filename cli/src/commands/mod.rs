@@ -9,7 +9,7 @@ mod tap;
 mod test;
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::CommandFactory as _;
@@ -21,9 +21,17 @@ use crate::settings;
 use crate::{app, describe, graph, top};
 
 /// Does what the command line says.
-pub async fn execute(cli: Cli) -> anyhow::Result<()> {
-    let file = cli.config;
-    match cli.command.unwrap_or(Command::Run(args::Run::default())) {
+pub fn execute(cli: Cli) -> anyhow::Result<()> {
+    let command = cli.command.unwrap_or(Command::Run(args::Run::default()));
+    if let Command::Bench(command) = &command {
+        return bench::run(command); // with runtimes of its own, of one core and of two
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(execute_on(cli.config, command))
+}
+
+async fn execute_on(file: PathBuf, command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Run(options) => {
             let loaded = load_to_run(&file)?;
             app::run(file, loaded, options).await
@@ -41,7 +49,7 @@ pub async fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Positions(command) => positions::run(&file, command).await,
         Command::Reload => reload(&admin(&file)?).await,
         Command::Stop => Ok(admin(&file)?.stop().await?),
-        Command::Bench(command) => bench::run(&command),
+        Command::Bench(_) => unreachable!("has runtimes of its own"),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "courant", &mut std::io::stdout());
             Ok(())
