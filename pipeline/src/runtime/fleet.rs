@@ -21,6 +21,8 @@ pub struct Runtime {
     host: Host,
     /// Held while pipelines change: one reload at a time.
     changing: Mutex<()>,
+    /// Cancelled by the final drain.
+    closing: CancellationToken,
     pipelines: RwLock<BTreeMap<Arc<str>, Pipeline>>,
 }
 
@@ -43,7 +45,8 @@ pub struct ReloadReport {
 
 impl Runtime {
     pub fn new(host: Host) -> Self {
-        Self { host, changing: Mutex::new(()), pipelines: RwLock::default() }
+        let closing = CancellationToken::new();
+        Self { host, changing: Mutex::new(()), closing, pipelines: RwLock::default() }
     }
 
     /// Makes `wanted` the set of running pipelines. Those that are not changed keep running undisturbed; the
@@ -78,6 +81,9 @@ impl Runtime {
         join_all(leaving).await;
         let mut running = self.pipelines.write().unwrap_or_else(PoisonError::into_inner);
         running.retain(|name, _| !report.stopped.iter().any(|stopped| **stopped == **name));
+        if self.closing.is_cancelled() {
+            return report;
+        }
         for (topology, progress) in starting {
             running.insert(Arc::clone(&topology.name), self.start(topology, progress));
         }
@@ -95,8 +101,12 @@ impl Runtime {
         Pipeline { topology, shared, stop, task: Some(task) }
     }
 
-    /// Stops every pipeline: sources first, then what is under way, within the drain deadline.
+    /// Stops every pipeline for good: sources first, then what is under way, within the drain deadline. A reload
+    /// under way ends without starting anything.
     pub async fn drain(&self) {
+        self.closing.cancel();
+        // Told at once: a reload that still drains must not keep the others running.
+        self.read(|pipelines| pipelines.values().for_each(|pipeline| pipeline.stop.cancel()));
         let _one_at_a_time = self.changing.lock().await;
         let leaving: Vec<_> = {
             let mut running = self.pipelines.write().unwrap_or_else(PoisonError::into_inner);
