@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Failure;
 use super::backoff::Backoff;
 use super::lane::RunContext;
 use super::settle::Dead;
@@ -23,6 +24,7 @@ pub(crate) async fn bury(context: &RunContext, node: &Node, dead: Vec<Dead>) {
     while let Err(error) = context.host.dead_letters.put(letters.clone()).await {
         let wait = backoff.next();
         tracing::error!(pipeline = %context.pipeline, stage = %node.name, %error, ?wait, "cannot keep dead letters, will retry");
+        context.shared.note_error(&Failure::new(&node.name, &error));
         tokio::time::sleep(wait).await;
     }
     node.metrics.dead_letters.increment(letters.len() as u64);

@@ -15,6 +15,7 @@ use super::circuit::Admit;
 use super::park::{Need, Park, Parked, Trials};
 use super::queue::{QueueReceiver, QueueSender};
 use super::settle::{Round, Settlement, expire, settle};
+use super::supervisor::Shared;
 use super::wiring::{Next, Node, Segment};
 use super::{Failure, Host};
 use crate::ack::{Disposition, Resolver};
@@ -26,6 +27,7 @@ use crate::record::Record;
 pub(crate) struct RunContext {
     pub(crate) pipeline: Arc<str>,
     pub(crate) host: Host,
+    pub(crate) shared: Arc<Shared>,
 }
 
 pub(crate) struct Lane {
@@ -162,6 +164,10 @@ impl Lane {
     async fn conclude(&mut self, index: usize, mut settlement: Settlement) -> Result<(), Failure> {
         let segment = Arc::clone(&self.segment);
         let node = &segment.nodes[index];
+        if let Some(error) = &settlement.retrying {
+            tracing::warn!(pipeline = %self.context.pipeline, stage = %node.name, %error, "stage failed, will retry");
+            self.context.shared.note_error(&Failure::new(&node.name, error));
+        }
         for (output, batch) in settlement.outputs {
             self.forward(index, output, batch);
         }

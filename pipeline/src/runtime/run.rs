@@ -89,7 +89,11 @@ async fn start(topology: &Topology, host: &Host, shared: &Arc<Shared>) -> Result
         Ok(opened) => opened?,
         Err(_) => return Err(Failure::new(&source_name, "did not open in time")),
     }
-    let context = Arc::new(RunContext { pipeline: Arc::clone(&shared.name), host: host.clone() });
+    let context = Arc::new(RunContext {
+        pipeline: Arc::clone(&shared.name),
+        host: host.clone(),
+        shared: Arc::clone(shared),
+    });
     let segments = wiring::segments(topology, &Parts { stages, taps });
     let (reader_lane, lanes) = spawn_lanes(&context, segments);
     let drain_deadline = host.drain_deadline;

@@ -31,6 +31,8 @@ pub(crate) struct Settlement {
     /// Every verdict in here is a drop.
     pub(crate) dropped: Batch,
     pub(crate) dead: Vec<Dead>,
+    /// Why some of them have to be tried again.
+    pub(crate) retrying: Option<Arc<StageError>>,
 }
 
 impl Settlement {
@@ -81,7 +83,6 @@ impl<'a> Pass<'a> {
             Err(error) => {
                 if error.class == Class::Retry {
                     node.circuit.failed();
-                    tracing::warn!(stage = %node.name, %error, "stage failed, will retry");
                 }
                 Some(Arc::new(error))
             }
@@ -144,6 +145,7 @@ impl<'a> Pass<'a> {
         if hopeless {
             return self.give_up(record, trials.attempts, error);
         }
+        self.settlement.retrying = Some(Arc::clone(error));
         self.wait(record, trials);
         Ok(())
     }
