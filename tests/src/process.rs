@@ -15,6 +15,9 @@ pub use rustix::process::Signal;
 use crate::http::get;
 use crate::wait::{LIMIT, until};
 
+/// How much of its log a failed test shows.
+const LOG_LINES: usize = 40;
+
 /// A child process whose output is kept; killed when dropped.
 pub struct Courant {
     child: Child,
@@ -109,9 +112,13 @@ impl Courant {
         self.wait_health(pipeline, |health| health["state"] == state)
     }
 
+    pub fn id(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     pub fn signal(&self, signal: Signal) {
         // One that has just ended has its id until it is waited for, so this reaches nobody else.
-        kill_process(Pid::from_child(&self.child), signal).expect("a child can be signalled");
+        kill_process(self.id(), signal).expect("a child can be signalled");
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -150,7 +157,10 @@ impl Drop for Courant {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("the log of the process:\n{}", self.stderr());
+            let log = self.stderr();
+            let last = log.lines().count().saturating_sub(LOG_LINES);
+            let lines: Vec<&str> = log.lines().skip(last).collect();
+            eprintln!("the end of the log of the process:\n{}", lines.join("\n"));
         }
     }
 }
