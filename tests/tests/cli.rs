@@ -4,7 +4,7 @@
 
 use std::net::TcpListener;
 
-use courant_tests::{Home, home};
+use courant_tests::{Courant, Home, LIMIT, home, until};
 
 const PIPELINE: &str = r#"
 [[pipeline]]
@@ -69,7 +69,7 @@ fn commands_for_a_running_process_find_it_although_its_file_is_broken() {
     assert!(ended.stderr.contains("`courant check` shows how"), "{}", ended.stderr);
     assert!(ended.ok().contains("blackhole"));
     home.run(&["stop"]).ok();
-    assert_eq!(process.wait(courant_tests::LIMIT), Some(0));
+    assert_eq!(process.wait(LIMIT), Some(0));
 }
 
 /// Whether `courant run` fails with 1, telling why.
@@ -100,6 +100,23 @@ fn a_second_process_in_the_same_folder_is_refused_and_the_first_goes_on() {
     process.wait_state("p", "running");
     assert_eq!(process.stop(), Some(0));
     home.start(&[]).wait_state("p", "running");
+}
+
+#[test]
+fn of_several_that_start_at_once_one_runs() {
+    let home = home!().with(PIPELINE);
+    home.start(&[]).kill(); // a dead socket is in the way of all of them
+    let mut running: Vec<Courant> = (0..6).map(|_| home.launch(&[])).collect();
+    until("one that is left", LIMIT, || {
+        running.retain_mut(|process| {
+            let runs = process.is_running();
+            assert!(runs || process.wait(LIMIT) == Some(1), "{}", process.stderr());
+            runs
+        });
+        (running.len() < 2).then_some(())
+    });
+    running[0].wait_state("p", "running");
+    assert!(home.run(&["top", "--once", "--every", "10ms"]).ok().contains("running"), "it has the socket");
 }
 
 #[test]
@@ -153,7 +170,7 @@ fn the_environment_overrides_the_file() {
     let home = home!().with(PIPELINE);
     let mut command = home.command(&["run"]);
     command.env("COURANT_RUNTIME__DATA_DIR", "elsewhere").env("COURANT_LOGGING__FORMAT", "json");
-    let mut process = courant_tests::Courant::spawn(command);
+    let mut process = Courant::spawn(command);
     process.wait_logged(r#""state":"running""#);
     assert_eq!(process.stop(), Some(0));
     assert!(home.path("elsewhere/positions/p.json").exists() && !home.path("data").exists());
