@@ -1,9 +1,9 @@
 //! The pipelines of a process: started, reloaded and drained together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use futures::future::join_all;
+use futures::future::{OptionFuture, join_all};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
@@ -28,7 +28,8 @@ struct Pipeline {
     topology: Topology,
     shared: Arc<Shared>,
     stop: CancellationToken,
-    task: JoinHandle<()>,
+    /// Taken by whoever drains it; until it has ended it stays in the set, so that its drain can be watched.
+    task: Option<JoinHandle<()>>,
 }
 
 /// What a reload did, by pipeline name.
@@ -54,18 +55,16 @@ impl Runtime {
         let mut starting = Vec::new();
         {
             let mut running = self.pipelines.write().unwrap_or_else(PoisonError::into_inner);
-            let mut before = std::mem::take(&mut *running);
+            let mut gone: BTreeSet<Arc<str>> = running.keys().cloned().collect();
             for topology in wanted {
                 let name = topology.name.to_string();
-                match before.remove(&topology.name) {
-                    Some(same) if same.topology.entry == topology.entry => {
-                        report.unchanged.push(name);
-                        running.insert(Arc::clone(&topology.name), same);
-                    }
+                gone.remove(&topology.name);
+                match running.get_mut(&topology.name) {
+                    Some(same) if same.topology.entry == topology.entry => report.unchanged.push(name),
                     Some(old) => {
                         report.restarted.push(name);
                         starting.push((topology, Some(Arc::clone(&old.shared.progress))));
-                        leaving.push(old);
+                        leaving.push(old.drain());
                     }
                     None => {
                         report.started.push(name);
@@ -73,11 +72,12 @@ impl Runtime {
                     }
                 }
             }
-            report.stopped.extend(before.keys().map(ToString::to_string));
-            leaving.extend(before.into_values());
+            leaving.extend(gone.iter().filter_map(|name| running.get_mut(name).map(Pipeline::drain)));
+            report.stopped.extend(gone.iter().map(ToString::to_string));
         }
-        join_all(leaving.into_iter().map(Pipeline::drain)).await;
+        join_all(leaving).await;
         let mut running = self.pipelines.write().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|name, _| !report.stopped.iter().any(|stopped| **stopped == **name));
         for (topology, progress) in starting {
             running.insert(Arc::clone(&topology.name), self.start(topology, progress));
         }
@@ -92,30 +92,38 @@ impl Runtime {
         let stop = CancellationToken::new();
         let task =
             tokio::spawn(supervise(topology.clone(), self.host.clone(), Arc::clone(&shared), stop.clone()));
-        Pipeline { topology, shared, stop, task }
+        Pipeline { topology, shared, stop, task: Some(task) }
     }
 
     /// Stops every pipeline: sources first, then what is under way, within the drain deadline.
     pub async fn drain(&self) {
         let _one_at_a_time = self.changing.lock().await;
-        let leaving = std::mem::take(&mut *self.pipelines.write().unwrap_or_else(PoisonError::into_inner));
-        join_all(leaving.into_values().map(Pipeline::drain)).await;
+        let leaving: Vec<_> = {
+            let mut running = self.pipelines.write().unwrap_or_else(PoisonError::into_inner);
+            running.values_mut().map(Pipeline::drain).collect()
+        };
+        join_all(leaving).await;
+        self.pipelines.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Waits until every pipeline has finished, as those with a finite source do.
     pub async fn finished(&self) {
         loop {
-            let running = self.read(|pipelines| {
-                pipelines
-                    .values()
-                    .find(|pipeline| !pipeline.shared.has_ended())
-                    .map(|p| Arc::clone(&p.shared))
-            });
-            match running {
-                Some(shared) => shared.ended().await,
-                None => return,
+            if let Some(running) = self.one_running() {
+                running.ended().await;
+                continue;
+            }
+            // A pipeline that a reload has stopped is about to run again.
+            let _nothing_changes = self.changing.lock().await;
+            if self.one_running().is_none() {
+                return;
             }
         }
+    }
+
+    fn one_running(&self) -> Option<Arc<Shared>> {
+        let running = |pipeline: &&Pipeline| !pipeline.shared.has_ended();
+        self.read(|pipelines| pipelines.values().find(running).map(|pipeline| Arc::clone(&pipeline.shared)))
     }
 
     pub fn health(&self) -> Vec<PipelineHealth> {
@@ -160,10 +168,14 @@ impl Runtime {
 }
 
 impl Pipeline {
-    async fn drain(self) {
+    /// Tells it to stop; the result waits until it has.
+    fn drain(&mut self) -> impl Future<Output = ()> + use<> {
         self.stop.cancel();
-        if let Err(error) = self.task.await {
-            tracing::error!(pipeline = %self.shared.name, %error, "supervisor ended badly");
+        let (name, task) = (Arc::clone(&self.shared.name), self.task.take());
+        async move {
+            if let Some(Err(error)) = OptionFuture::from(task).await {
+                tracing::error!(pipeline = %name, %error, "supervisor ended badly");
+            }
         }
     }
 }
