@@ -66,7 +66,8 @@ impl Slot {
         self.verdict = Verdict::Drop(reason);
     }
 
-    /// Puts any number of records in its place, made with [`Record::derive`]; none at all drops it as `empty`.
+    /// Puts any number of records in its place, such as those made with [`Record::derive`]; none at all drops it as
+    /// `empty`. Its source learns of its end when all of them have ended.
     pub fn replace(&mut self, records: Vec<Record>) {
         self.verdict = Verdict::Replace(Box::new(records));
     }

@@ -274,6 +274,7 @@ fn node(name: &str, spec: &'static StageSpec, params: Value, after: Option<usize
         input: after.map(|stage| Input { stage, output: 0 }),
         outputs: Vec::new(),
         access: Vec::new(),
+        rekeys: false,
         policy: Policy {
             lanes: None,
             batch: BatchLimits::default(),

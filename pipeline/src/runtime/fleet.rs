@@ -21,6 +21,8 @@ pub struct Runtime {
     host: Host,
     /// Held while pipelines change: one reload at a time.
     changing: Mutex<()>,
+    /// Cancelled by the drain at the end: nothing starts after it.
+    closed: CancellationToken,
     pipelines: RwLock<BTreeMap<Arc<str>, Pipeline>>,
 }
 
@@ -43,7 +45,12 @@ pub struct ReloadReport {
 
 impl Runtime {
     pub fn new(host: Host) -> Self {
-        Self { host, changing: Mutex::new(()), pipelines: RwLock::default() }
+        Self {
+            host,
+            changing: Mutex::new(()),
+            closed: CancellationToken::new(),
+            pipelines: RwLock::default(),
+        }
     }
 
     /// Makes `wanted` the set of running pipelines. Those that are not changed keep running undisturbed; the
@@ -78,6 +85,9 @@ impl Runtime {
         join_all(leaving).await;
         let mut running = self.pipelines.write().unwrap_or_else(PoisonError::into_inner);
         running.retain(|name, _| !report.stopped.iter().any(|stopped| **stopped == **name));
+        if self.closed.is_cancelled() {
+            return report; // the process is coming down; what was drained stays so
+        }
         for (topology, progress) in starting {
             running.insert(Arc::clone(&topology.name), self.start(topology, progress));
         }
@@ -95,8 +105,10 @@ impl Runtime {
         Pipeline { topology, shared, stop, task: Some(task) }
     }
 
-    /// Stops every pipeline: sources first, then what is under way, within the drain deadline.
+    /// Stops every pipeline for good: sources first, then what is under way, within the drain deadline.
     pub async fn drain(&self) {
+        self.closed.cancel();
+        self.read(|pipelines| pipelines.values().for_each(|pipeline| pipeline.stop.cancel()));
         let _one_at_a_time = self.changing.lock().await;
         let leaving: Vec<_> = {
             let mut running = self.pipelines.write().unwrap_or_else(PoisonError::into_inner);
