@@ -9,7 +9,7 @@
 //! was rejected because it costs more than the work of a small stage.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
@@ -94,6 +94,8 @@ const DISPOSITION_SHIFT: u32 = 24;
 pub(crate) struct ReadAcks {
     slots: Box<[AtomicU32]>,
     unresolved: AtomicU32,
+    /// Set with the last resolution, unless a record failed.
+    clean: AtomicBool,
     /// Where to read on after each record; see [`crate::stage::ReadBatch`].
     resume_at: Box<[u64]>,
     replies: Option<Mutex<Box<[Answer]>>>,
@@ -112,6 +114,7 @@ impl ReadAcks {
         Arc::new(Self {
             slots: resume_at.iter().map(|_| AtomicU32::new(1)).collect(),
             unresolved: AtomicU32::new(len),
+            clean: AtomicBool::new(false),
             resume_at: resume_at.into(),
             replies: (!replies.is_empty()).then(|| Mutex::new(replies.into_iter().map(Answer::to).collect())),
             read_at: Instant::now(),
@@ -126,9 +129,7 @@ impl ReadAcks {
 
     /// Where reading may resume: past the leading records that are resolved and not failed.
     pub(crate) fn settled(&self) -> Settled {
-        if self.unresolved.load(Ordering::Acquire) == 0
-            && self.slots.iter().all(|slot| disposition(slot).is_some_and(|d| d != Disposition::Failed))
-        {
+        if self.clean.load(Ordering::Acquire) {
             return Settled::Whole(self.resume_at.last().copied());
         }
         let settled =
@@ -218,6 +219,7 @@ impl ReadAcks {
                     tally.add(disposition, 1);
                 }
             }
+            self.clean.store(tally.failed == 0, Ordering::Release);
             self.progress.resolved(&tally, self.read_at.elapsed());
         }
     }

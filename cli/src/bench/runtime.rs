@@ -394,10 +394,10 @@ impl StageConfig for FilterConfig {
 impl Stage for Filter {
     async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
         for slot in batch {
-            match slot.record().payload.decode::<Event>() {
-                Ok(event) if keep(&event) => {}
-                Ok(_) => slot.drop_as("filtered"),
-                Err(error) => slot.fail(StageError::reject("read an event", error)),
+            match slot.record().payload.as_value::<Event>() {
+                Some(event) if keep(event) => {}
+                Some(_) => slot.drop_as("filtered"),
+                None => slot.fail(StageError::reject("read an event", "it was not mapped")),
             }
         }
         Ok(())

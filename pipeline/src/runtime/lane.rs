@@ -19,7 +19,7 @@ use super::supervisor::Shared;
 use super::wiring::{Next, Node, Segment};
 use super::{Failure, Host};
 use crate::ack::{Disposition, Resolver};
-use crate::batch::{Batch, Output, Verdict};
+use crate::batch::{Batch, Output, Verdict, Verdicts};
 use crate::error::StageError;
 use crate::record::Record;
 
@@ -133,9 +133,12 @@ impl Lane {
         let keys: Vec<KeyHash> =
             if node.rekeys { batch.records().map(Record::key_hash).collect() } else { Vec::new() };
         let result = self.call(node, &mut batch).await?;
-        if result.is_ok() && batch.is_settled() {
+        let verdicts = if result.is_ok() { batch.verdicts() } else { Verdicts::Mixed };
+        if verdicts != Verdicts::Mixed {
             node.circuit.succeeded();
-            leave_out(node, &mut batch);
+            if verdicts == Verdicts::SomeDropped {
+                leave_out(node, &mut batch);
+            }
             self.forward(index, 0, batch);
             return Ok(());
         }
@@ -218,11 +221,11 @@ impl Lane {
     }
 
     /// Queues the batch as work for every successor; the last one gets the records themselves.
-    fn hand_on(&mut self, next: &[Next], batch: Batch) {
+    fn hand_on(&mut self, next: &[Next], mut batch: Batch) {
         let Some((last, others)) = next.split_last() else {
             let mut resolver = Resolver::new(Disposition::Delivered);
-            for slot in batch.slots {
-                resolver.resolve(slot.record.ack, None, slot.record.receipt);
+            for slot in &mut batch.slots {
+                resolver.resolve(slot.record.ack.take(), None, slot.record.receipt.take());
             }
             return;
         };

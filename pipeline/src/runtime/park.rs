@@ -177,10 +177,7 @@ impl Park {
         let mut taken = Vec::new();
         let (mut records, mut bytes) = (limits.records.get() as usize, limits.bytes.0);
         for key in self.due_keys(now) {
-            loop {
-                let Some(front) = self.keys.get(&key).and_then(|waiting| waiting.queue.front()) else {
-                    break;
-                };
+            while let Some(front) = self.keys.get(&key).and_then(|waiting| waiting.queue.front()) {
                 let weight = front.record.weight() as u64;
                 if records == 0 || (weight > bytes && !taken.is_empty()) {
                     return taken;
