@@ -123,6 +123,7 @@ impl Batch {
         Self { slots: Vec::with_capacity(records) }
     }
 
+    #[inline]
     pub fn push(&mut self, record: Record) {
         self.slots.push(Slot { record, verdict: Verdict::Forward });
     }

@@ -101,6 +101,7 @@ pub struct Record {
 }
 
 impl Record {
+    #[inline]
     pub fn new(payload: impl Into<Payload>) -> Self {
         Self {
             key: None,

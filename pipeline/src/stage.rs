@@ -90,6 +90,7 @@ impl ReadBatch {
         }
     }
 
+    #[inline]
     pub fn push(&mut self, record: Record, resume_at: u64) {
         self.records.push(record);
         self.resume_at.push(resume_at);

@@ -18,8 +18,8 @@ use crate::stage::{Read, ReadBatch, Source};
 use crate::tap::Tap;
 use crate::units::Span;
 
-/// Records per read at the most: a batch that is worked through in about a millisecond.
-const READ_RECORDS: usize = 512;
+/// Records per read at the most. Larger batches save less than a nanosecond a record and fall out of the first cache.
+const READ_RECORDS: usize = 256;
 /// Records read past the oldest unsettled one. Bounds the ledger when a single record is stuck.
 const MAX_OUTSTANDING: usize = 65_536;
 /// Settled batches are taken off the ledger at the latest when this many records are in it.
