@@ -23,7 +23,8 @@ pub struct RuntimeConfig {
     /// How long a pipeline may take to finish what is under way when it is stopped or reloaded. What is not done
     /// by then goes back to its source.
     pub drain_deadline: Span,
-    /// How often to look whether the configuration's files have changed. Zero: only on SIGHUP or `courant reload`.
+    /// How often to look whether the configuration's files have changed; a change counts once two looks in a row
+    /// find the same. Zero: only on SIGHUP or `courant reload`.
     pub watch: Span,
     /// The admin socket, if it should not be in the data folder.
     #[serde(skip_serializing_if = "Option::is_none")]

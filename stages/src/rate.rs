@@ -44,7 +44,12 @@ impl JsonSchema for PerSecond {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "number", "exclusiveMinimum": 0, "description": "records per second such as 100 or 0.5" })
+        json_schema!({
+            "type": "number",
+            "minimum": SLOWEST,
+            "maximum": FASTEST,
+            "description": "records per second such as 100 or 0.5",
+        })
     }
 }
 

@@ -1,1 +1,29 @@
-//! placeholder
+//! A harness for tests that use the product as its users do: the real command in a folder of its own.
+//!
+//! A [`Home`] is such a folder with its `pipelines.toml`; [`Home::run`] runs a command to its end, [`Home::start`]
+//! starts a process that goes on, a [`Courant`]. Nothing here waits for a fixed time: [`until`] looks at a condition
+//! again and again, with a limit so generous that only what never happens runs into it.
+
+mod home;
+mod http;
+pub mod lines;
+mod process;
+mod wait;
+
+pub use home::{Ended, Home};
+pub use http::get;
+pub use process::{Courant, Signal};
+pub use wait::{LIMIT, until};
+
+/// A new, empty [`Home`] for the binary that was built with the calling test.
+#[macro_export]
+macro_rules! home {
+    () => {
+        $crate::Home::new(env!("CARGO_BIN_EXE_courant-e2e"))
+    };
+}
+
+/// The checkout's folder.
+pub fn repository() -> &'static std::path::Path {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is a folder of the checkout")
+}

@@ -24,6 +24,8 @@ pub(super) struct App {
     runtime: Runtime,
     metrics: PrometheusHandle,
     stop: CancellationToken,
+    /// Held from reading the file until it is applied, so that the last one read is the last one applied.
+    reloading: tokio::sync::Mutex<()>,
     /// The files of the configuration in force, and its tables that only a restart can change.
     loaded: Mutex<InForce>,
 }
@@ -47,7 +49,8 @@ impl App {
     ) -> Self {
         let stop = CancellationToken::new();
         let in_force = InForce { files: loaded.files.clone(), sections: fixed_sections(loaded) };
-        Self { file, only, runtime, metrics, stop, loaded: Mutex::new(in_force) }
+        let reloading = tokio::sync::Mutex::default();
+        Self { file, only, runtime, metrics, stop, reloading, loaded: Mutex::new(in_force) }
     }
 
     pub(super) async fn start(&self, loaded: Loaded) {
@@ -75,6 +78,7 @@ impl App {
 
     /// Reads the file again and applies it; if it is not in order, nothing changes and the answer says why.
     pub(super) async fn reload_file(&self) -> Result<ReloadReport, String> {
+        let _one_at_a_time = self.reloading.lock().await;
         let loaded = match settings::loader().load(&self.file, std::env::vars()) {
             Ok(loaded) => loaded,
             Err(wrong) => {

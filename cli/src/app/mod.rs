@@ -14,8 +14,9 @@ use courant_edge::admin::AdminServer;
 use courant_edge::http::HttpServer;
 use courant_pipeline::config::Loaded;
 use courant_pipeline::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinSet;
+use futures::future::OptionFuture;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub use host::{open_host, start_metrics};
@@ -50,12 +51,13 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
         tracing::info!(address = %http.address(), "listening");
         servers.spawn(http.run(Arc::clone(&app) as _, servers_stop.clone()));
     }
+    let mut stop_signals = StopSignals::listen()?;
     app.start(loaded).await;
-    serve(&app, config, until_finished).await?;
+    serve(&app, config, until_finished, &mut stop_signals).await?;
     tracing::info!("draining");
     tokio::select! {
         () = app.runtime().drain() => {}
-        () = another_signal() => {
+        () = stop_signals.next() => {
             tracing::warn!("told to stop again, not waiting for the drain");
             bail!("stopped before everything under way was finished; sources will offer it again");
         }
@@ -67,37 +69,51 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
 }
 
 /// Reloads when asked to, and returns when it is time to stop.
-async fn serve(app: &Arc<App>, config: RuntimeConfig, until_finished: bool) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+///
+/// A reload is a task of its own: it waits for pipelines to drain, and a stop must not wait for it.
+async fn serve(
+    app: &Arc<App>,
+    config: RuntimeConfig,
+    until_finished: bool,
+    stop_signals: &mut StopSignals,
+) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     let mut changes = watch::Watch::new(config.watch.0);
+    let mut reload: Option<JoinHandle<()>> = None;
     loop {
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+            () = stop_signals.next() => return Ok(()),
             () = app.stop_asked() => return Ok(()),
             () = app.runtime().finished(), if until_finished => return Ok(()),
-            _ = hangup.recv() => reload(app).await,
-            () = changes.next(|| app.files()) => reload(app).await,
+            Some(_) = OptionFuture::from(reload.as_mut()) => reload = None,
+            _ = hangup.recv(), if reload.is_none() => reload = Some(start_reload(app)),
+            () = changes.next(|| app.files()), if reload.is_none() => reload = Some(start_reload(app)),
         }
     }
 }
 
-async fn reload(app: &Arc<App>) {
+fn start_reload(app: &Arc<App>) -> JoinHandle<()> {
+    let app = Arc::clone(app);
     // What is wrong has been logged where it was found, and everything goes on as before.
-    let _ = app.reload_file().await;
+    tokio::spawn(async move { drop(app.reload_file().await) })
 }
 
-async fn another_signal() {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// What tells the process to end. Listened to by one pair from start to end, so that none is missed in between.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> anyhow::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }
 

@@ -51,8 +51,9 @@ async fn execute_on(file: PathBuf, command: Command) -> anyhow::Result<()> {
         Command::Stop => Ok(admin(&file)?.stop().await?),
         Command::Bench(_) => unreachable!("has runtimes of its own"),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "courant", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "courant", &mut script);
+            say(&String::from_utf8_lossy(&script))
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::bail;
 
+use super::say;
 use crate::exit::Exit;
 use crate::testing::{self, Outcome};
 use crate::{args, settings};
@@ -20,18 +21,18 @@ pub(super) async fn run(file: &Path, options: &args::Test) -> anyhow::Result<()>
         match testing::run(&test, &loaded.topologies, options.timeout.0).await {
             Outcome::Passed => {
                 passed += 1;
-                println!("ok      {}", test.name);
+                say(&format!("ok      {}", test.name))?;
             }
             Outcome::Failed(why) => {
                 failed += 1;
-                println!("FAILED  {} ({})\n{}", test.name, place(&table.origin), indent(&why));
+                say(&format!("FAILED  {} ({})\n{}", test.name, place(&table.origin), indent(&why)))?;
             }
         }
     }
     if passed + failed == 0 {
         bail!("no test to run; write a `[[test]]` in the file, or in {} beside it", beside(file));
     }
-    println!("\n{passed} passed, {failed} failed");
+    say(&format!("\n{passed} passed, {failed} failed"))?;
     if failed > 0 { Err(Exit::TestsFailed.into()) } else { Ok(()) }
 }
 

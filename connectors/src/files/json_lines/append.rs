@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::fs::{FlockOperation, flock};
+
 use crate::files::{FileError, blocking, create_folder, sync_folder};
 
 /// When an append counts as done.
@@ -54,8 +56,9 @@ impl Inner {
         if !is_at(&file, &self.path)? {
             *file = open(&self.path)?;
         }
+        let _turn = Turn::take(&file);
         let end = file.metadata().map_err(FileError::doing("look at", &self.path))?.len();
-        let written = file.write_all(lines).and_then(|()| match sync {
+        let written = (&*file).write_all(lines).and_then(|()| match sync {
             Sync::Data => file.sync_data(),
             Sync::None => Ok(()),
         });
@@ -67,6 +70,29 @@ impl Inner {
     }
 }
 
+/// A writer's turn at a file, among all that write to it: other pipelines, other processes. Without it, taking back
+/// a write that failed could take back another's that did not.
+struct Turn<'f>(&'f File);
+
+impl<'f> Turn<'f> {
+    /// Waits for it. A file system that knows no locks gives none, and its files are better not shared.
+    fn take(file: &'f File) -> Option<Self> {
+        loop {
+            match flock(file, FlockOperation::LockExclusive) {
+                Ok(()) => return Some(Self(file)),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let _ = flock(self.0, FlockOperation::Unlock);
+    }
+}
+
 fn open(path: &Path) -> Result<File, FileError> {
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
@@ -74,15 +100,18 @@ fn open(path: &Path) -> Result<File, FileError> {
     };
     create_folder(folder)?;
     let failed = || FileError::doing("open", path);
-    let mut file = OpenOptions::new().create(true).append(true).read(true).open(path).map_err(failed())?;
-    if file.metadata().map_err(failed())?.is_file() && !ends_with_line_feed(&mut file).map_err(failed())? {
-        file.write_all(b"\n").map_err(FileError::doing("write to", path))?;
+    let file = OpenOptions::new().create(true).append(true).read(true).open(path).map_err(failed())?;
+    if file.metadata().map_err(failed())?.is_file() {
+        let _turn = Turn::take(&file);
+        if !ends_with_line_feed(&file).map_err(failed())? {
+            (&file).write_all(b"\n").map_err(FileError::doing("write to", path))?;
+        }
     }
     sync_folder(folder)?;
     Ok(file)
 }
 
-fn ends_with_line_feed(file: &mut File) -> std::io::Result<bool> {
+fn ends_with_line_feed(mut file: &File) -> std::io::Result<bool> {
     if file.seek(SeekFrom::End(0))? == 0 {
         return Ok(true);
     }
