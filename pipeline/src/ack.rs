@@ -9,7 +9,7 @@
 //! was rejected because it costs more than the work of a small stage.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
@@ -74,13 +74,14 @@ pub type ReplyTo = oneshot::Sender<Reply>;
 #[derive(Default)]
 struct Answer {
     to: Option<ReplyTo>,
-    reason: Option<Arc<str>>,
+    /// The reason of the heaviest part so far.
+    reason: Option<(Disposition, Arc<str>)>,
     receipt: Option<Box<Payload>>,
 }
 
 impl Answer {
-    fn to(to: ReplyTo) -> Self {
-        Self { to: Some(to), ..Self::default() }
+    fn to(to: Option<ReplyTo>) -> Self {
+        Self { to, ..Self::default() }
     }
 }
 
@@ -93,6 +94,8 @@ const DISPOSITION_SHIFT: u32 = 24;
 pub(crate) struct ReadAcks {
     slots: Box<[AtomicU32]>,
     unresolved: AtomicU32,
+    /// Set with the last resolution, unless a record failed.
+    clean: AtomicBool,
     /// Where to read on after each record; see [`crate::stage::ReadBatch`].
     resume_at: Box<[u64]>,
     replies: Option<Mutex<Box<[Answer]>>>,
@@ -103,7 +106,7 @@ pub(crate) struct ReadAcks {
 impl ReadAcks {
     pub(crate) fn new(
         resume_at: Vec<u64>,
-        replies: Option<Vec<ReplyTo>>,
+        replies: Vec<Option<ReplyTo>>,
         progress: Arc<Progress>,
     ) -> Arc<Self> {
         let len = u32::try_from(resume_at.len()).expect("a read batch holds fewer than 2^32 records");
@@ -111,8 +114,9 @@ impl ReadAcks {
         Arc::new(Self {
             slots: resume_at.iter().map(|_| AtomicU32::new(1)).collect(),
             unresolved: AtomicU32::new(len),
+            clean: AtomicBool::new(false),
             resume_at: resume_at.into(),
-            replies: replies.map(|all| Mutex::new(all.into_iter().map(Answer::to).collect())),
+            replies: (!replies.is_empty()).then(|| Mutex::new(replies.into_iter().map(Answer::to).collect())),
             read_at: Instant::now(),
             progress,
         })
@@ -125,9 +129,7 @@ impl ReadAcks {
 
     /// Where reading may resume: past the leading records that are resolved and not failed.
     pub(crate) fn settled(&self) -> Settled {
-        if self.unresolved.load(Ordering::Acquire) == 0
-            && self.slots.iter().all(|slot| disposition(slot).is_some_and(|d| d != Disposition::Failed))
-        {
+        if self.clean.load(Ordering::Acquire) {
             return Settled::Whole(self.resume_at.last().copied());
         }
         let settled =
@@ -139,12 +141,19 @@ impl ReadAcks {
         self.slots.len()
     }
 
-    /// Notes what one part of a record has to say; the first word on each point stands.
-    fn note(&self, index: u32, reason: Option<&str>, receipt: Option<Box<Payload>>) {
+    /// Notes what one part of a record has to say: the heaviest part's reason and the first receipt stand.
+    fn note(
+        &self,
+        index: u32,
+        disposition: Disposition,
+        reason: Option<&str>,
+        receipt: Option<Box<Payload>>,
+    ) {
         let Some(replies) = &self.replies else { return };
         let answer = &mut replies.lock().unwrap_or_else(PoisonError::into_inner)[index as usize];
-        if answer.reason.is_none() {
-            answer.reason = reason.map(Arc::from);
+        let heavier = answer.reason.as_ref().is_none_or(|(before, _)| *before < disposition);
+        if heavier && let Some(reason) = reason {
+            answer.reason = Some((disposition, Arc::from(reason)));
         }
         if answer.receipt.is_none() {
             answer.receipt = receipt;
@@ -159,7 +168,9 @@ impl ReadAcks {
         };
         if let Some(to) = answer.to {
             // The client may have gone; the record's fate does not depend on it.
-            let _ = to.send(Reply { disposition, reason: answer.reason, receipt: answer.receipt });
+            // A part that was left out says nothing about a record that was delivered otherwise.
+            let reason = answer.reason.filter(|(of, _)| *of == disposition).map(|(_, reason)| reason);
+            let _ = to.send(Reply { disposition, reason, receipt: answer.receipt });
         }
     }
 
@@ -174,7 +185,7 @@ impl ReadAcks {
         if self.replies.is_none() {
             return self.give_back(index, disposition);
         }
-        self.note(index, reason, receipt);
+        self.note(index, disposition, reason, receipt);
         let resolved = self.give_back(index, disposition);
         if resolved {
             self.reply(index, self.disposition(index).unwrap_or(Disposition::Failed));
@@ -208,6 +219,7 @@ impl ReadAcks {
                     tally.add(disposition, 1);
                 }
             }
+            self.clean.store(tally.failed == 0, Ordering::Release);
             self.progress.resolved(&tally, self.read_at.elapsed());
         }
     }
@@ -300,7 +312,7 @@ impl Ack {
     /// Answers the client now; the record goes on (`reply_after`).
     pub(crate) fn reply_early(&self, receipt: Option<Box<Payload>>) {
         if let Some(share) = &self.0 {
-            share.batch.note(share.index, None, receipt);
+            share.batch.note(share.index, Disposition::Delivered, None, receipt);
             share.batch.reply(share.index, Disposition::Delivered);
         }
     }
@@ -365,80 +377,4 @@ impl fmt::Debug for Ack {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn acks(count: u64) -> (Arc<ReadAcks>, Arc<Progress>) {
-        let progress = Arc::new(Progress::default());
-        (ReadAcks::new((1..=count).collect(), None, Arc::clone(&progress)), progress)
-    }
-
-    #[test]
-    fn a_dropped_handle_fails_its_record() {
-        let (batch, progress) = acks(1);
-        drop(batch.ack(0));
-        assert_eq!(progress.tally(), Tally { failed: 1, ..Tally::default() });
-        assert_eq!(batch.settled(), Settled::Part(None));
-    }
-
-    #[test]
-    fn a_split_record_ends_as_its_heaviest_part() {
-        let (batch, progress) = acks(1);
-        let whole = batch.ack(0);
-        let part = whole.branch();
-        whole.resolve(Disposition::Delivered, None, None);
-        assert_eq!(progress.tally().sum(), 0, "one part is still on its way");
-        part.resolve(Disposition::DeadLettered, None, None);
-        assert_eq!(progress.tally(), Tally { dead_lettered: 1, ..Tally::default() });
-    }
-
-    #[test]
-    fn settled_stops_before_the_first_gap() {
-        let (batch, _) = acks(3);
-        let [first, second, third] = [0, 1, 2].map(|index| batch.ack(index));
-        third.resolve(Disposition::Delivered, None, None);
-        assert_eq!(batch.settled(), Settled::Part(None));
-        first.resolve(Disposition::Dropped, None, None);
-        assert_eq!(batch.settled(), Settled::Part(Some(1)));
-        second.resolve(Disposition::Delivered, None, None);
-        assert_eq!(batch.settled(), Settled::Whole(Some(3)));
-    }
-
-    #[test]
-    fn bulk_resolution_counts_every_record_once() {
-        let (one, progress) = acks(2);
-        let two = ReadAcks::new(vec![3], None, Arc::clone(&progress));
-        let mut resolver = Resolver::new(Disposition::Delivered);
-        for ack in [one.ack(0), two.ack(0), one.ack(1)] {
-            resolver.resolve(ack, None, None);
-        }
-        drop(resolver);
-        assert_eq!(progress.tally(), Tally { delivered: 3, ..Tally::default() });
-    }
-
-    #[tokio::test]
-    async fn the_reply_of_a_split_record_waits_for_its_last_part() {
-        let (to, mut reply) = oneshot::channel();
-        let batch = ReadAcks::new(vec![1], Some(vec![to]), Arc::new(Progress::default()));
-        let whole = batch.ack(0);
-        let part = whole.branch();
-        whole.resolve(Disposition::Delivered, None, Some(Box::new(Payload::from_static("7"))));
-        assert!(reply.try_recv().is_err());
-        part.resolve(Disposition::DeadLettered, Some("full"), None);
-        let reply = reply.await.unwrap();
-        assert_eq!(reply.disposition, Disposition::DeadLettered);
-        assert_eq!(reply.reason.as_deref(), Some("full"));
-        assert_eq!(reply.receipt.unwrap().to_json(), "7");
-    }
-
-    #[tokio::test]
-    async fn an_early_reply_is_the_only_reply() {
-        let progress = Arc::new(Progress::default());
-        let (to, reply) = oneshot::channel();
-        let batch = ReadAcks::new(vec![1], Some(vec![to]), progress);
-        let ack = batch.ack(0);
-        ack.reply_early(Some(Box::new(Payload::from_static("1"))));
-        ack.resolve(Disposition::Failed, Some("late"), None);
-        assert_eq!(reply.await.unwrap().disposition, Disposition::Delivered);
-    }
-}
+mod tests;

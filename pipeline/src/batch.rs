@@ -40,6 +40,15 @@ pub enum Fate<'a> {
     Held,
 }
 
+/// What the verdicts of a batch have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdicts {
+    AllForward,
+    /// Every record either goes on by the only output or ends here.
+    SomeDropped,
+    Mixed,
+}
+
 /// A record and its verdict.
 #[derive(Debug)]
 pub struct Slot {
@@ -66,7 +75,8 @@ impl Slot {
         self.verdict = Verdict::Drop(reason);
     }
 
-    /// Puts any number of records in its place, made with [`Record::derive`]; none at all drops it as `empty`.
+    /// Puts any number of records in its place, such as those made with [`Record::derive`]; none at all drops it as
+    /// `empty`. Its source learns of its end when all of them have ended.
     pub fn replace(&mut self, records: Vec<Record>) {
         self.verdict = Verdict::Replace(Box::new(records));
     }
@@ -113,6 +123,7 @@ impl Batch {
         Self { slots: Vec::with_capacity(records) }
     }
 
+    #[inline]
     pub fn push(&mut self, record: Record) {
         self.slots.push(Slot { record, verdict: Verdict::Forward });
     }
@@ -156,9 +167,17 @@ impl Batch {
         }
     }
 
-    /// Whether every record either goes on by the only output or ends here: the two verdicts worth a short cut.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.slots.iter().all(|slot| matches!(slot.verdict, Verdict::Forward | Verdict::Drop(_)))
+    /// What the verdicts have in common, for the short cuts.
+    pub(crate) fn verdicts(&self) -> Verdicts {
+        let mut seen = Verdicts::AllForward;
+        for slot in &self.slots {
+            match slot.verdict {
+                Verdict::Forward => {}
+                Verdict::Drop(_) => seen = Verdicts::SomeDropped,
+                _ => return Verdicts::Mixed,
+            }
+        }
+        seen
     }
 
     pub(crate) fn weight(&self) -> usize {

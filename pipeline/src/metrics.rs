@@ -124,6 +124,10 @@ pub(crate) struct PipelineMetrics {
 }
 
 impl PipelineMetrics {
+    pub(crate) fn noop() -> Self {
+        Self { restarts: Counter::noop(), running: Gauge::noop() }
+    }
+
     pub(crate) fn of(pipeline: &str) -> Self {
         Self {
             restarts: counter!(RESTARTS, "pipeline" => pipeline.to_owned()),

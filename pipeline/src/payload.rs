@@ -49,6 +49,14 @@ impl Payload {
         }
     }
 
+    /// The payload if it is a `T` already: looking at it costs nothing.
+    pub fn as_value<T: Native>(&self) -> Option<&T> {
+        match self {
+            Self::Text(_) => None,
+            Self::Value(value) => (value.as_ref() as &dyn Any).downcast_ref(),
+        }
+    }
+
     /// The payload as `T`: shared if it is one already, decoded otherwise.
     pub fn decode<T: Native>(&self) -> Result<Arc<T>, DecodeError> {
         match self {

@@ -101,6 +101,7 @@ pub struct Record {
 }
 
 impl Record {
+    #[inline]
     pub fn new(payload: impl Into<Payload>) -> Self {
         Self {
             key: None,
@@ -117,10 +118,16 @@ impl Record {
         self
     }
 
-    /// Another record answered for by the same source record: that one is resolved when all are.
+    /// Another record with the same key and headers, for [`Slot::replace`](crate::Slot::replace).
     #[must_use]
     pub fn derive(&self, payload: impl Into<Payload>) -> Self {
-        Self { payload: payload.into(), ..self.branch() }
+        Self {
+            key: self.key.clone(),
+            payload: payload.into(),
+            headers: self.headers.clone(),
+            receipt: self.receipt.clone(),
+            ack: Ack::none(),
+        }
     }
 
     /// A copy for another branch, answered for by the same source record.

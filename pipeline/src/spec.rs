@@ -177,20 +177,29 @@ pub struct Built {
     pub access: Vec<Access>,
     /// Names of the outputs, for stages with more than one; `input = "<stage>.<output>"` refers to them.
     pub outputs: Vec<String>,
+    /// Records may leave with another key than they came with, and so belong in another lane.
+    pub rekeys: bool,
 }
 
 impl Built {
     pub fn source(source: impl Source + 'static) -> Self {
-        Self { part: Part::Source(Box::new(source)), access: Vec::new(), outputs: Vec::new() }
+        Self { part: Part::Source(Box::new(source)), access: Vec::new(), outputs: Vec::new(), rekeys: false }
     }
 
     pub fn stage(stage: impl Stage + 'static) -> Self {
-        Self { part: Part::Stage(Arc::new(stage)), access: Vec::new(), outputs: Vec::new() }
+        Self { part: Part::Stage(Arc::new(stage)), access: Vec::new(), outputs: Vec::new(), rekeys: false }
     }
 
     #[must_use]
     pub fn touches(mut self, level: Level, mode: Mode, name: impl Into<String>) -> Self {
         self.access.push(Access { level, mode, name: name.into() });
+        self
+    }
+
+    /// Declares that the stage may change keys.
+    #[must_use]
+    pub fn rekeys(mut self, rekeys: bool) -> Self {
+        self.rekeys = rekeys;
         self
     }
 

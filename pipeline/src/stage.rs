@@ -72,12 +72,12 @@ pub type Positions = BTreeMap<Partition, u64>;
 /// Records read together from one partition, in order.
 #[derive(Debug)]
 pub struct ReadBatch {
-    pub partition: Partition,
-    pub records: Batch,
+    pub(crate) partition: Partition,
+    pub(crate) records: Batch,
     /// For each record, where reading resumes once it is settled. Same length as `records`.
-    pub resume_at: Vec<u64>,
-    /// For request/response sources, who waits for each record. Same length as `records`.
-    pub replies: Option<Vec<ReplyTo>>,
+    pub(crate) resume_at: Vec<u64>,
+    /// For request/response sources, who waits for each record; empty if nobody does.
+    pub(crate) replies: Vec<Option<ReplyTo>>,
 }
 
 impl ReadBatch {
@@ -86,19 +86,34 @@ impl ReadBatch {
             partition,
             records: Batch::with_capacity(capacity),
             resume_at: Vec::with_capacity(capacity),
-            replies: None,
+            replies: Vec::new(),
         }
     }
 
+    #[inline]
     pub fn push(&mut self, record: Record, resume_at: u64) {
         self.records.push(record);
         self.resume_at.push(resume_at);
+        if !self.replies.is_empty() {
+            self.replies.push(None);
+        }
     }
 
     /// Adds a record that somebody waits for.
     pub fn push_request(&mut self, record: Record, reply: ReplyTo) {
-        self.push(record, 0);
-        self.replies.get_or_insert_default().push(reply);
+        self.replies.resize_with(self.records.len(), || None);
+        self.records.push(record);
+        self.resume_at.push(0);
+        self.replies.push(Some(reply));
+    }
+
+    pub fn records(&self) -> &Batch {
+        &self.records
+    }
+
+    /// For each record, where reading resumes once it is settled.
+    pub fn resume_at(&self) -> &[u64] {
+        &self.resume_at
     }
 
     pub fn len(&self) -> usize {

@@ -37,7 +37,9 @@ pub(crate) struct Tap {
 impl Tap {
     pub(crate) fn watch(&self) -> mpsc::Receiver<TapRecord> {
         let (to, from) = mpsc::channel(TAP_QUEUE); // full: the record is left out of this view
-        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(to);
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.retain(|watcher| !watcher.is_closed());
+        watchers.push(to);
         self.watched.store(true, Ordering::Release);
         from
     }

@@ -154,6 +154,7 @@ fn plan(
         input: None,
         outputs: Vec::new(),
         access: Vec::new(),
+        rekeys: false,
         policy: topology.source().policy.clone(),
     };
     Ok(topology.starting_at(index, source))

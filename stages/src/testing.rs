@@ -68,5 +68,5 @@ pub(crate) async fn read(source: &mut dyn Source, max: usize) -> Option<ReadBatc
 }
 
 pub(crate) fn payloads(batch: &ReadBatch) -> Vec<String> {
-    fates(&batch.records)
+    fates(batch.records())
 }

@@ -39,8 +39,15 @@ pub enum Format {
     JsonLines,
 }
 
-/// Prints a figure as soon as it is known.
+/// Prints a figure as soon as it is known. A reader that has gone away is no error of ours.
 pub fn report(figure: &Figure, format: Format) -> std::io::Result<()> {
+    match print(figure, format) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
+    }
+}
+
+fn print(figure: &Figure, format: Format) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     match format {
         Format::JsonLines => {

@@ -2,7 +2,8 @@
 //!
 //! 200-byte records go generate → map → filter → blackhole. The limit is a tokio loop that calls the same functions on
 //! the same records and nothing else: no acks, no batches, no metrics, no retries. The pipeline does all of that.
-//! Rounds alternate between the two and the median counts, since neighbours on the machine disturb both alike.
+//! Rounds alternate between the two and the best of each counts, since other work on the machine only ever slows a
+//! round down.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +31,8 @@ use tokio_util::sync::CancellationToken;
 use super::Figure;
 
 const RECORD_BYTES: usize = 200;
-/// Rounds per figure; the median of an odd number is one of them.
-const ROUNDS: usize = 5;
+/// Rounds per figure: enough that one of them is undisturbed.
+const ROUNDS: usize = 7;
 /// Records the hand-written loop handles before it lets others run, like a batch.
 const LOOP_CHUNK: u64 = 512;
 
@@ -239,14 +240,14 @@ const EXTRA_HOPS: usize = 4;
 /// Rates measured in [`run`], each in [`ROUNDS`].
 const MEASUREMENTS: usize = 16;
 
-/// Medians of a limit and a pipeline, measured in turns so that noise hits both.
+/// The best of a limit and a pipeline, measured in turns so that noise hits both.
 async fn beside<F: Future<Output = f64>>(limit: impl Fn() -> F, shape: Shape, round: Duration) -> (f64, f64) {
     let (mut limits, mut rates) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         limits.push(limit().await);
         rates.push(shape.rate(round).await);
     }
-    (median(limits), median(rates))
+    (best(limits), best(rates))
 }
 
 async fn rate(shape: Shape, round: Duration) -> f64 {
@@ -254,16 +255,15 @@ async fn rate(shape: Shape, round: Duration) -> f64 {
     for _ in 0..ROUNDS {
         rates.push(shape.rate(round).await);
     }
-    median(rates)
+    best(rates)
 }
 
 fn nanos_more(fast: f64, slow: f64) -> f64 {
     1e9 / slow - 1e9 / fast
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+fn best(rates: Vec<f64>) -> f64 {
+    rates.into_iter().fold(0.0, f64::max)
 }
 
 fn node(name: &str, spec: &'static StageSpec, params: Value, after: Option<usize>) -> StageNode {
@@ -274,6 +274,7 @@ fn node(name: &str, spec: &'static StageSpec, params: Value, after: Option<usize
         input: after.map(|stage| Input { stage, output: 0 }),
         outputs: Vec::new(),
         access: Vec::new(),
+        rekeys: false,
         policy: Policy {
             lanes: None,
             batch: BatchLimits::default(),
@@ -393,10 +394,10 @@ impl StageConfig for FilterConfig {
 impl Stage for Filter {
     async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
         for slot in batch {
-            match slot.record().payload.decode::<Event>() {
-                Ok(event) if keep(&event) => {}
-                Ok(_) => slot.drop_as("filtered"),
-                Err(error) => slot.fail(StageError::reject("read an event", error)),
+            match slot.record().payload.as_value::<Event>() {
+                Some(event) if keep(event) => {}
+                Some(_) => slot.drop_as("filtered"),
+                None => slot.fail(StageError::reject("read an event", "it was not mapped")),
             }
         }
         Ok(())

@@ -42,6 +42,7 @@ fn node(name: &str, spec: &'static StageSpec, input: Option<(usize, u16)>) -> St
         input: input.map(|(stage, output)| Input { stage, output }),
         outputs: Vec::new(),
         access: Vec::new(),
+        rekeys: false,
         policy,
     }
 }

@@ -85,6 +85,7 @@ pub(super) fn stage(topology: &Topology) -> Topology {
                 input: Some(Input { stage: index, output: 0 }),
                 outputs: Vec::new(),
                 access: Vec::new(),
+                rekeys: false,
                 ..end.clone()
             };
             staged.stages.push(capture);

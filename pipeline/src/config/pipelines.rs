@@ -95,6 +95,7 @@ fn topology(draft: Draft<'_>, links: &[Link], check: &mut Check<'_>) -> Option<T
             params: serde_json::Value::Object(entry_stage.params.clone()),
             input: link.input(),
             outputs: built.outputs,
+            rekeys: built.rekeys,
             access: built.access,
             policy: policy(entry_stage, &entry.name),
         });

@@ -31,6 +31,8 @@ pub struct StageNode {
     /// Names of its outputs if it has several.
     pub outputs: Vec<String>,
     pub access: Vec<Access>,
+    /// Its records may leave with another key than they came with.
+    pub rekeys: bool,
     pub policy: Policy,
 }
 

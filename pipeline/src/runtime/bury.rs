@@ -1,14 +1,13 @@
 //! Puts records aside as dead letters.
 
-use std::time::Duration;
-
 use super::Failure;
-use super::backoff::Backoff;
+use super::backoff::Retries;
 use super::lane::RunContext;
 use super::settle::Dead;
 use super::wiring::Node;
 use crate::ack::Disposition;
 use crate::dead_letter::{DeadLetter, Where};
+use crate::error::Class;
 use crate::units::Span;
 
 /// Keeps the letters durably, then resolves their records.
@@ -16,15 +15,18 @@ use crate::units::Span;
 /// The lane waits for as long as that takes: a record may not end before it is safe, and a full disk is better met
 /// with backpressure than with loss. A drain that runs out of time ends the wait and fails the records, so their
 /// source offers them again.
-pub(crate) async fn bury(context: &RunContext, node: &Node, dead: Vec<Dead>) {
+pub(crate) async fn bury(context: &RunContext, node: &Node, dead: Vec<Dead>) -> Result<(), Failure> {
     let at = Where { pipeline: &context.pipeline, stage: &node.name, queue: &node.policy.dead_letter_queue };
     let letters: Vec<DeadLetter> =
         dead.iter().map(|dead| DeadLetter::of(&dead.record, &dead.error, dead.attempts, at)).collect();
-    let mut backoff = Backoff::new(Span::millis(100), Span(Duration::from_secs(5)));
+    let mut retries = Retries::new(Span::millis(100), Span::secs(5));
     while let Err(error) = context.host.dead_letters.put(letters.clone()).await {
-        let wait = backoff.next();
+        if error.class != Class::Retry {
+            return Err(Failure::new(&node.name, error));
+        }
+        let wait = retries.next();
+        context.shared.note_error(&error);
         tracing::error!(pipeline = %context.pipeline, stage = %node.name, %error, ?wait, "cannot keep dead letters, will retry");
-        context.shared.note_error(&Failure::new(&node.name, &error));
         tokio::time::sleep(wait).await;
     }
     node.metrics.dead_letters.increment(letters.len() as u64);
@@ -35,4 +37,5 @@ pub(crate) async fn bury(context: &RunContext, node: &Node, dead: Vec<Dead>) {
     for (dead, letter) in dead.into_iter().zip(letters) {
         dead.record.ack.resolve(Disposition::DeadLettered, Some(&letter.error), dead.record.receipt);
     }
+    Ok(())
 }

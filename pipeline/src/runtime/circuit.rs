@@ -32,6 +32,7 @@ pub(crate) enum Admit {
 
 impl Circuit {
     pub(crate) fn new(policy: RetryPolicy, open: Gauge) -> Self {
+        open.set(0.0); // the last run may have ended while it was open
         Self { policy, state: Mutex::default(), open }
     }
 

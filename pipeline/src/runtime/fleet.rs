@@ -21,8 +21,8 @@ pub struct Runtime {
     host: Host,
     /// Held while pipelines change: one reload at a time.
     changing: Mutex<()>,
-    /// Cancelled by the final drain.
-    closing: CancellationToken,
+    /// Cancelled by the drain at the end: nothing starts after it.
+    closed: CancellationToken,
     pipelines: RwLock<BTreeMap<Arc<str>, Pipeline>>,
 }
 
@@ -45,8 +45,12 @@ pub struct ReloadReport {
 
 impl Runtime {
     pub fn new(host: Host) -> Self {
-        let closing = CancellationToken::new();
-        Self { host, changing: Mutex::new(()), closing, pipelines: RwLock::default() }
+        Self {
+            host,
+            changing: Mutex::new(()),
+            closed: CancellationToken::new(),
+            pipelines: RwLock::default(),
+        }
     }
 
     /// Makes `wanted` the set of running pipelines. Those that are not changed keep running undisturbed; the
@@ -81,8 +85,8 @@ impl Runtime {
         join_all(leaving).await;
         let mut running = self.pipelines.write().unwrap_or_else(PoisonError::into_inner);
         running.retain(|name, _| !report.stopped.iter().any(|stopped| **stopped == **name));
-        if self.closing.is_cancelled() {
-            return report;
+        if self.closed.is_cancelled() {
+            return report; // the process is coming down; what was drained stays so
         }
         for (topology, progress) in starting {
             running.insert(Arc::clone(&topology.name), self.start(topology, progress));
@@ -101,11 +105,9 @@ impl Runtime {
         Pipeline { topology, shared, stop, task: Some(task) }
     }
 
-    /// Stops every pipeline for good: sources first, then what is under way, within the drain deadline. A reload
-    /// under way ends without starting anything.
+    /// Stops every pipeline for good: sources first, then what is under way, within the drain deadline.
     pub async fn drain(&self) {
-        self.closing.cancel();
-        // Told at once: a reload that still drains must not keep the others running.
+        self.closed.cancel();
         self.read(|pipelines| pipelines.values().for_each(|pipeline| pipeline.stop.cancel()));
         let _one_at_a_time = self.changing.lock().await;
         let leaving: Vec<_> = {

@@ -12,14 +12,14 @@ use tokio::time::{Instant, sleep_until};
 
 use super::bury::bury;
 use super::circuit::Admit;
-use super::park::{Need, Park, Parked, Trials};
+use super::park::{KeyHash, Park, Parked, Trials};
 use super::queue::{QueueReceiver, QueueSender};
-use super::settle::{Round, Settlement, expire, settle};
+use super::settle::{Settlement, expire, settle};
 use super::supervisor::Shared;
 use super::wiring::{Next, Node, Segment};
 use super::{Failure, Host};
 use crate::ack::{Disposition, Resolver};
-use crate::batch::{Batch, Output, Verdict};
+use crate::batch::{Batch, Output, Verdict, Verdicts};
 use crate::error::StageError;
 use crate::record::Record;
 
@@ -28,6 +28,16 @@ pub(crate) struct RunContext {
     pub(crate) pipeline: Arc<str>,
     pub(crate) host: Host,
     pub(crate) shared: Arc<Shared>,
+}
+
+impl RunContext {
+    /// Says that records of a stage are being retried: in `/health` always, in the log now and then.
+    fn complain(&self, node: &Node, error: &StageError, records: u64) {
+        self.shared.note_error(&format_args!("stage `{}`: {error}", node.name));
+        if node.complaints.is_due() {
+            tracing::warn!(pipeline = %self.pipeline, stage = %node.name, records, %error, "failed, will retry");
+        }
+    }
 }
 
 pub(crate) struct Lane {
@@ -75,7 +85,7 @@ impl Lane {
         let now = Instant::now();
         for index in 0..self.parks.len() {
             if self.parks[index].due().is_some_and(|due| due <= now) {
-                self.retry(index).await?;
+                self.retry(index, now).await?;
                 self.drive().await?;
             }
         }
@@ -116,37 +126,55 @@ impl Lane {
             self.work.push((Next::Fused(index), rest));
         }
         if let Admit::Wait(until) = node.circuit.admit() {
-            for slot in batch.slots {
-                self.parks[index]
-                    .push(Parked { record: slot.record, need: Need::Process(Trials::default()) });
-            }
-            self.parks[index].set_due(until);
+            self.park_until(index, batch, until);
             return Ok(());
         }
+        // The stage may change keys, and order is owed to those the records came with.
+        let keys: Vec<KeyHash> =
+            if node.rekeys { batch.records().map(Record::key_hash).collect() } else { Vec::new() };
         let result = self.call(node, &mut batch).await?;
-        if result.is_ok() && batch.is_settled() {
+        let verdicts = if result.is_ok() { batch.verdicts() } else { Verdicts::Mixed };
+        if verdicts != Verdicts::Mixed {
             node.circuit.succeeded();
-            leave_out(node, &mut batch);
+            if verdicts == Verdicts::SomeDropped {
+                leave_out(node, &mut batch);
+            }
             self.forward(index, 0, batch);
             return Ok(());
         }
-        let fresh = batch.slots.into_iter().map(|slot| (slot, Trials::default()));
-        let settlement = settle(node, &mut self.parks[index], result, fresh)?;
+        let tried = batch.slots.into_iter().enumerate().map(|(at, slot)| {
+            let key = keys.get(at).copied().unwrap_or_else(|| slot.record.key_hash());
+            (key, slot, Trials::default())
+        });
+        let settlement = settle(node, &mut self.parks[index], result, tried)?;
         self.conclude(index, settlement).await
     }
 
-    /// Gives what is parked at a stage another try, in order.
-    async fn retry(&mut self, index: usize) -> Result<(), Failure> {
+    /// Gives what is due at a stage another try; what has run out of time is given up first.
+    async fn retry(&mut self, index: usize, now: Instant) -> Result<(), Failure> {
         let segment = Arc::clone(&self.segment);
         let node = &segment.nodes[index];
+        let expired = expire(node, &mut self.parks[index], now)?;
+        self.conclude(index, expired).await?;
+        self.drive().await?; // work is a stack: what waited for the expired goes first
         if let Admit::Wait(until) = node.circuit.admit() {
-            let settlement = expire(node, &mut self.parks[index])?;
-            self.parks[index].set_due(until);
-            return self.conclude(index, settlement).await;
+            for key in self.parks[index].due_keys(now) {
+                self.parks[index].set_due(key, until);
+            }
+            return Ok(());
         }
-        let mut round = Round::gather(node, &mut self.parks[index]);
-        let result = self.call(node, &mut round.batch).await?;
-        let settlement = round.settle(node, &mut self.parks[index], result)?;
+        let mut batch = Batch::default();
+        let mut before = Vec::new();
+        for (key, record, trials) in self.parks[index].take_due(now, &node.policy.batch) {
+            batch.push(record);
+            before.push((key, trials));
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let result = self.call(node, &mut batch).await?;
+        let tried = batch.slots.into_iter().zip(before).map(|(slot, (key, trials))| (key, slot, trials));
+        let settlement = settle(node, &mut self.parks[index], result, tried)?;
         self.conclude(index, settlement).await
     }
 
@@ -164,18 +192,14 @@ impl Lane {
     async fn conclude(&mut self, index: usize, mut settlement: Settlement) -> Result<(), Failure> {
         let segment = Arc::clone(&self.segment);
         let node = &segment.nodes[index];
-        if let Some(error) = &settlement.retrying {
-            tracing::warn!(pipeline = %self.context.pipeline, stage = %node.name, %error, "stage failed, will retry");
-            self.context.shared.note_error(&Failure::new(&node.name, error));
-        }
         for (output, batch) in settlement.outputs {
             self.forward(index, output, batch);
         }
         leave_out(node, &mut settlement.dropped);
-        if !settlement.dead.is_empty() {
-            bury(&self.context, node, settlement.dead).await;
+        if let Some((error, records)) = settlement.retrying {
+            self.context.complain(node, &error, records);
         }
-        Ok(())
+        if settlement.dead.is_empty() { Ok(()) } else { bury(&self.context, node, settlement.dead).await }
     }
 
     fn forward(&mut self, index: usize, output: Output, batch: Batch) {
@@ -197,11 +221,11 @@ impl Lane {
     }
 
     /// Queues the batch as work for every successor; the last one gets the records themselves.
-    fn hand_on(&mut self, next: &[Next], batch: Batch) {
+    fn hand_on(&mut self, next: &[Next], mut batch: Batch) {
         let Some((last, others)) = next.split_last() else {
             let mut resolver = Resolver::new(Disposition::Delivered);
-            for slot in batch.slots {
-                resolver.resolve(slot.record.ack, None, slot.record.receipt);
+            for slot in &mut batch.slots {
+                resolver.resolve(slot.record.ack.take(), None, slot.record.receipt.take());
             }
             return;
         };
@@ -236,13 +260,23 @@ impl Lane {
         let park = &mut self.parks[index];
         let mut free = Batch::with_capacity(batch.len());
         for slot in batch.slots {
-            if park.holds_key_of(&slot.record) {
-                park.push(Parked { record: slot.record, need: Need::Process(Trials::default()) });
+            let key = slot.record.key_hash();
+            if park.holds(key) {
+                park.push_back(key, Parked::new(slot.record));
             } else {
                 free.slots.push(slot);
             }
         }
         free
+    }
+
+    fn park_until(&mut self, index: usize, batch: Batch, until: Instant) {
+        let park = &mut self.parks[index];
+        for slot in batch.slots {
+            let key = slot.record.key_hash();
+            park.push_back(key, Parked::new(slot.record));
+            park.set_due(key, until);
+        }
     }
 }
 

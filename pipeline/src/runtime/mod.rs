@@ -1,13 +1,14 @@
 //! Runs checked pipelines.
 //!
 //! [`Runtime`] holds the set of them: it starts, reloads and drains. `supervisor` keeps one pipeline alive,
-//! `run` is one life of it: a `reader` task for the source, and for each segment of the tree (`wiring`) as many
+//! `run` is one life of it: a `reader` task for the source with a `committer`, and for each segment of the tree (`wiring`) as many
 //! `lane` tasks as it has lanes, with a `queue` in front of each. In a lane, `settle` decides what a stage's
 //! verdicts mean, `park` holds what has to wait, `circuit` and `backoff` say how long, `bury` keeps dead letters.
 
 mod backoff;
 mod bury;
 mod circuit;
+mod committer;
 mod fleet;
 mod lane;
 mod park;

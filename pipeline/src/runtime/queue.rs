@@ -31,8 +31,9 @@ impl QueueSender {
         // A batch larger than the whole queue waits for an empty one.
         let permits = u32::try_from(records).unwrap_or(u32::MAX).min(self.capacity);
         self.room.acquire_many(permits).await.map_err(|_| Closed)?.forget();
+        self.batches.try_send((batch, permits)).map_err(|_| Closed)?;
         self.depth.increment(records as f64);
-        self.batches.send((batch, permits)).await.map_err(|_| Closed)
+        Ok(())
     }
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct QueueReceiver {
 pub(crate) fn queue(capacity: usize, limits: BatchLimits, depth: Gauge) -> (QueueSender, QueueReceiver) {
     let capacity = u32::try_from(capacity).unwrap_or(u32::MAX).max(1);
     let room = Arc::new(Semaphore::new(capacity as usize));
-    // Every batch holds a record and so a permit: the channel is never what a sender waits for.
+    // Every batch holds a record and so a permit: with the permits in hand there is room in the channel.
     let (batches, receiver) = mpsc::channel(capacity as usize);
     let sender = QueueSender { batches, room: Arc::clone(&room), capacity, depth: depth.clone() };
     let gathered = Batch::default();

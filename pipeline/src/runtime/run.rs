@@ -1,20 +1,23 @@
 //! One life of a pipeline: build, open, run, drain, close.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::lane::{Lane, RunContext};
 use super::queue::{QueueReceiver, QueueSender, queue};
-use super::reader::{ReadEnd, Reader};
+use super::reader::{LastCommit, ReadEnd, Reader};
 use super::supervisor::Shared;
 use super::wiring::{self, Next, Parts, Segment};
 use super::{Failure, Host};
 use crate::ack::Tally;
 use crate::config::Topology;
+use crate::error::StageError;
 use crate::health::PipelineState;
 use crate::spec::Part;
 use crate::stage::{Source, Stage};
@@ -44,7 +47,7 @@ pub struct RunReport {
 
 /// Runs a pipeline once, without supervision: for jobs such as a redrive or a test.
 pub async fn run_to_end(topology: &Topology, host: &Host, stop: &CancellationToken) -> RunReport {
-    let shared = Arc::new(Shared::new(topology));
+    let shared = Arc::new(Shared::of_job(topology));
     let ending = run(topology, host, &shared, stop).await;
     RunReport { ending, read: shared.progress.records_read(), dispositions: shared.progress.tally() }
 }
@@ -55,7 +58,12 @@ pub(crate) async fn run(
     shared: &Arc<Shared>,
     stop: &CancellationToken,
 ) -> Ending {
-    match start(topology, host, shared).await {
+    // Opening may take long, and whoever wants to stop should not have to wait for it.
+    let started = tokio::select! {
+        started = start(topology, host, shared) => started,
+        () = stop.cancelled() => return Ending::Stopped,
+    };
+    match started {
         Ok((run, lane)) => run.live(lane, stop).await,
         Err(failure) => Ending::Failed(failure),
     }
@@ -72,32 +80,58 @@ struct Run {
 /// Builds and opens everything, sinks first, so that the first record finds its way open.
 async fn start(topology: &Topology, host: &Host, shared: &Arc<Shared>) -> Result<(Run, Lane), Failure> {
     let (source, stages) = build(topology, host)?;
-    let open: Vec<_> = topology
-        .stages
-        .iter()
-        .zip(&stages)
+    let named = topology.stages.iter().zip(&stages);
+    let named: Vec<_> = named
         .filter_map(|(node, stage)| stage.clone().map(|stage| (Arc::clone(&node.name), stage)))
         .collect();
-    for (name, stage) in open.iter().rev() {
-        open_in_time(name, stage.open()).await?;
-    }
     let taps = shared.taps.clone();
     let source_name = Arc::clone(&topology.source().name);
-    let mut reader =
-        Reader::new(host.clone(), source, Arc::clone(shared), Arc::clone(&source_name), Arc::clone(&taps[0]));
-    match timeout(OPEN_TIMEOUT, reader.open()).await {
-        Ok(opened) => opened?,
-        Err(_) => return Err(Failure::new(&source_name, "did not open in time")),
-    }
-    let context = Arc::new(RunContext {
-        pipeline: Arc::clone(&shared.name),
-        host: host.clone(),
-        shared: Arc::clone(shared),
-    });
+    let mut reader = Reader::new(host, source, Arc::clone(shared), source_name, Arc::clone(&taps[0]));
+    open(&named, &mut reader, &topology.source().name).await?;
+    let context =
+        RunContext { pipeline: Arc::clone(&shared.name), host: host.clone(), shared: Arc::clone(shared) };
     let segments = wiring::segments(topology, &Parts { stages, taps });
-    let (reader_lane, lanes) = spawn_lanes(&context, segments);
+    let (reader_lane, lanes) = spawn_lanes(&Arc::new(context), segments);
     let drain_deadline = host.drain_deadline;
-    Ok((Run { shared: Arc::clone(shared), drain_deadline, stages: open, reader, lanes }, reader_lane))
+    Ok((Run { shared: Arc::clone(shared), drain_deadline, stages: named, reader, lanes }, reader_lane))
+}
+
+/// Opens the stages and then the source; if one cannot be opened, closes those that were.
+async fn open(
+    stages: &[(Arc<str>, Arc<dyn Stage>)],
+    reader: &mut Reader,
+    source: &str,
+) -> Result<(), Failure> {
+    for (index, (name, stage)) in stages.iter().enumerate().rev() {
+        let in_time = timeout(OPEN_TIMEOUT, stage.open()).await;
+        let opened = in_time.unwrap_or_else(|_| Err(StageError::fatal("open", "took too long")));
+        if let Err(error) = opened {
+            close(&stages[index + 1..]).await.ok();
+            return Err(Failure::new(name, error));
+        }
+    }
+    let in_time = timeout(OPEN_TIMEOUT, reader.open()).await;
+    let opened = in_time.unwrap_or_else(|_| Err(Failure::new(source, "took too long to open")));
+    if opened.is_err() {
+        close(stages).await.ok();
+    }
+    opened
+}
+
+/// Closes stages in the order records passed them; the first that could not, if any.
+async fn close(stages: &[(Arc<str>, Arc<dyn Stage>)]) -> Result<(), Failure> {
+    let until = Instant::now() + CLOSE_TIMEOUT;
+    let mut first = Ok(());
+    for (name, stage) in stages {
+        let closing = AssertUnwindSafe(timeout_at(until, stage.close())).catch_unwind().await;
+        let closed = match closing {
+            Ok(Ok(closed)) => closed.map_err(|error| Failure::new(name, error)),
+            Ok(Err(_)) => Err(Failure::new(name, "did not close in time")),
+            Err(panic) => Err(Failure::panicked(name, &*panic)),
+        };
+        first = first.and(closed);
+    }
+    first
 }
 
 type Stages = Vec<Option<Arc<dyn Stage>>>;
@@ -120,16 +154,6 @@ fn build(topology: &Topology, host: &Host) -> Result<(Box<dyn Source>, Stages), 
     }
     let source = source.ok_or_else(|| Failure::new(&topology.name, "has no source"))?;
     Ok((source, stages))
-}
-
-async fn open_in_time(
-    name: &str,
-    open: impl Future<Output = Result<(), crate::error::StageError>>,
-) -> Result<(), Failure> {
-    match timeout(OPEN_TIMEOUT, open).await {
-        Ok(opened) => opened.map_err(|error| Failure::new(name, error)),
-        Err(_) => Err(Failure::new(name, "did not open in time")),
-    }
 }
 
 /// Spawns every lane of every segment but the first, whose only lane the reader drives itself.
@@ -176,11 +200,16 @@ impl Run {
         let worked = self.work(lane, stop).await;
         // Whatever is left is failed by dropping it; then every record has its disposition.
         self.lanes.shutdown().await;
-        let closed = self.close().await;
-        match (worked, closed) {
-            (Err(failure), _) | (Ok(_), Err(failure)) => Ending::Failed(failure),
-            (Ok(ReadEnd::Ended), Ok(())) => Ending::Finished,
-            (Ok(ReadEnd::Stopped), Ok(())) => Ending::Stopped,
+        let closed = close(&self.stages).await;
+        let commit = if closed.is_ok() { LastCommit::Make } else { LastCommit::LeaveOut };
+        let committed = match timeout(CLOSE_TIMEOUT, self.reader.close(commit)).await {
+            Ok(committed) => committed,
+            Err(_) => Err(Failure::new(&self.shared.name, "the last commit did not finish in time")),
+        };
+        match worked.and_then(|end| closed.and(committed).map(|()| end)) {
+            Ok(ReadEnd::Ended) => Ending::Finished,
+            Ok(ReadEnd::Stopped) => Ending::Stopped,
+            Err(failure) => Ending::Failed(failure),
         }
     }
 
@@ -192,34 +221,14 @@ impl Run {
             failure = first_failure(&mut self.lanes) => return Err(failure),
             () = &mut overdue => return Ok(ReadEnd::Stopped),
         };
-        tokio::select! {
-            finished = all_finished(&mut self.lanes) => finished?,
-            failed = self.reader.commit_along() => match failed {
-                Ok(never) => match never {},
-                Err(failure) => return Err(failure),
-            },
-            () = &mut overdue => return Ok(ReadEnd::Stopped),
-        }
-        Ok(end)
-    }
-
-    /// Closes the stages in the order records passed them, then commits and closes the source.
-    async fn close(&mut self) -> Result<(), Failure> {
-        let until = Instant::now() + CLOSE_TIMEOUT;
-        let mut first = Ok(());
-        for (name, stage) in &self.stages {
-            let closed = match timeout_at(until, stage.close()).await {
-                Ok(closed) => closed.map_err(|error| Failure::new(name, error)),
-                Err(_) => Err(Failure::new(name, "did not close in time")),
-            };
-            first = first.and(closed);
-        }
-        match timeout_at(until.max(Instant::now() + CLOSE_TIMEOUT), self.reader.close()).await {
-            Ok(closed) => first.and(closed),
-            Err(_) => {
-                first.and(Err(Failure::new(&self.shared.name, "the last commit did not finish in time")))
+        let lanes = &mut self.lanes;
+        let finish = async {
+            tokio::select! {
+                finished = all_finished(lanes) => finished.map(|()| end),
+                () = &mut overdue => Ok(ReadEnd::Stopped),
             }
-        }
+        };
+        self.reader.commit_along(finish).await?
     }
 }
 

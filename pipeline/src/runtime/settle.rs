@@ -2,14 +2,14 @@
 //!
 //! Pure decisions: what goes on, what ends, what is parked. The lane carries them out.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 use tokio::time::Instant;
 
 use super::Failure;
-use super::park::{Need, Park, Parked, Trials};
+use super::backoff::Jitter;
+use super::park::{KeyHash, Need, Park, Parked, Trials};
 use super::wiring::Node;
 use crate::ack::Disposition;
 use crate::batch::{Batch, Output, Slot, Verdict};
@@ -31,8 +31,8 @@ pub(crate) struct Settlement {
     /// Every verdict in here is a drop.
     pub(crate) dropped: Batch,
     pub(crate) dead: Vec<Dead>,
-    /// Why some of them have to be tried again.
-    pub(crate) retrying: Option<Arc<StageError>>,
+    /// The first of the errors that are going to be retried, and how many there were.
+    pub(crate) retrying: Option<(Arc<StageError>, u64)>,
 }
 
 impl Settlement {
@@ -44,18 +44,38 @@ impl Settlement {
     }
 }
 
+/// A record on trial: the key it came with, what the stage said, and what was tried before.
+pub(crate) type Tried = (KeyHash, Slot, Trials);
+
 /// Decides about the records of a call; those that have to wait are parked.
 pub(crate) fn settle(
     node: &Node,
     park: &mut Park,
     result: Result<(), StageError>,
-    slots: impl Iterator<Item = (Slot, Trials)>,
+    tried: impl IntoIterator<Item = Tried>,
 ) -> Result<Settlement, Failure> {
-    let mut pass = Pass::new(node, park, result)?;
-    for (slot, trials) in slots {
-        pass.slot(slot, trials)?;
+    let mut pass = Pass::after_call(node, park, result)?;
+    let mut keys = FxHashSet::default();
+    for (key, slot, trials) in tried {
+        keys.insert(key);
+        pass.slot(key, slot, trials)?;
     }
-    Ok(pass.finish())
+    pass.tell_circuit();
+    Ok(pass.finish(keys))
+}
+
+/// Gives up on parked records whose time has run out, without calling the stage.
+pub(crate) fn expire(node: &Node, park: &mut Park, now: Instant) -> Result<Settlement, Failure> {
+    let keys = park.due_keys(now);
+    let mut pass = Pass::new(node, park);
+    let mut expired = FxHashSet::default();
+    for key in keys {
+        while let Some((record, attempts, error)) = pass.park.take_expired(key) {
+            expired.insert(key);
+            pass.give_up(record, attempts, &error)?;
+        }
+    }
+    Ok(pass.finish(expired))
 }
 
 /// One pass over records in order, remembering which keys are stuck.
@@ -64,51 +84,58 @@ struct Pass<'a> {
     park: &'a mut Park,
     /// What the whole call failed with.
     failed: Option<Arc<StageError>>,
-    stuck: FxHashSet<u64>,
+    stuck: FxHashSet<KeyHash>,
+    /// What has to wait, in order.
+    returned: Vec<(KeyHash, Parked)>,
+    /// Records for which the dependency did answer, if only with a refusal.
+    answered: u64,
     errors: [u64; Class::ALL.len()],
     settlement: Settlement,
 }
 
 impl<'a> Pass<'a> {
-    fn new(node: &'a Node, park: &'a mut Park, result: Result<(), StageError>) -> Result<Self, Failure> {
-        let failed = match result {
-            Ok(()) => {
-                node.circuit.succeeded();
-                None
-            }
+    fn new(node: &'a Node, park: &'a mut Park) -> Self {
+        Self {
+            node,
+            park,
+            failed: None,
+            stuck: FxHashSet::default(),
+            returned: Vec::new(),
+            answered: 0,
+            errors: [0; Class::ALL.len()],
+            settlement: Settlement::default(),
+        }
+    }
+
+    fn after_call(
+        node: &'a Node,
+        park: &'a mut Park,
+        result: Result<(), StageError>,
+    ) -> Result<Self, Failure> {
+        match result {
             Err(error) if error.class == Class::Fatal => {
                 node.metrics.error(Class::Fatal, 1);
-                return Err(Failure::new(&node.name, error));
+                Err(Failure::new(&node.name, error))
             }
-            Err(error) => {
-                if error.class == Class::Retry {
-                    node.circuit.failed();
-                }
-                Some(Arc::new(error))
-            }
-        };
-        Ok(Self { failed, ..Self::over(node, park) })
+            result => Ok(Self { failed: result.err().map(Arc::new), ..Self::new(node, park) }),
+        }
     }
 
-    fn over(node: &'a Node, park: &'a mut Park) -> Self {
-        let settlement = Settlement::default();
-        Self { node, park, failed: None, stuck: FxHashSet::default(), errors: [0; 3], settlement }
-    }
-
-    fn slot(&mut self, Slot { record, verdict }: Slot, trials: Trials) -> Result<(), Failure> {
+    fn slot(&mut self, key: KeyHash, Slot { record, verdict }: Slot, trials: Trials) -> Result<(), Failure> {
         match verdict {
-            Verdict::Fail(error) => return self.fail(record, trials, &error),
+            Verdict::Fail(error) => return self.fail(key, record, trials, &error),
             Verdict::Forward => match self.failed.clone() {
-                Some(error) => return self.fail(record, trials, &error),
-                None => self.go_on(0, record),
+                Some(error) => return self.fail(key, record, trials, &error),
+                None => self.go_on(key, 0, record),
             },
-            Verdict::To(output) => self.go_on(output, record),
+            Verdict::To(output) => self.go_on(key, output, record),
             Verdict::Drop(reason) => self.drop(record, reason),
-            Verdict::Hold => self.wait(record, trials),
+            Verdict::Hold => self.wait(key, record, trials),
             Verdict::Replace(parts) if parts.is_empty() => self.drop(record, "empty"),
             Verdict::Replace(parts) => {
-                for part in *parts {
-                    self.go_on(0, part);
+                for mut part in *parts {
+                    part.ack = record.ack.branch();
+                    self.go_on(key, 0, part);
                 }
                 // Its parts answer for it now; `Dropped` weighs least, so it does not colour their outcome.
                 record.ack.resolve(Disposition::Dropped, None, None);
@@ -117,36 +144,47 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn go_on(&mut self, output: Output, record: Record) {
-        if self.is_stuck(&record) {
-            self.park.push(Parked { record, need: Need::GoOn(output) });
+    fn go_on(&mut self, key: KeyHash, output: Output, record: Record) {
+        self.answered += 1;
+        if !self.stuck.is_empty() && self.stuck.contains(&key) {
+            self.returned.push((key, Parked { record, need: Need::GoOn(output) }));
         } else {
             self.settlement.go_on(output, record);
         }
     }
 
     fn drop(&mut self, record: Record, reason: &'static str) {
+        self.answered += 1;
         self.settlement.dropped.slots.push(Slot { record, verdict: Verdict::Drop(reason) });
     }
 
-    fn wait(&mut self, record: Record, trials: Trials) {
-        self.stuck.insert(record.key_hash());
-        self.park.push(Parked { record, need: Need::Process(trials) });
+    fn wait(&mut self, key: KeyHash, record: Record, trials: Trials) {
+        self.stuck.insert(key);
+        self.returned.push((key, Parked { record, need: Need::Process(trials) }));
     }
 
-    fn fail(&mut self, record: Record, trials: Trials, error: &Arc<StageError>) -> Result<(), Failure> {
+    fn fail(
+        &mut self,
+        key: KeyHash,
+        record: Record,
+        trials: Trials,
+        error: &Arc<StageError>,
+    ) -> Result<(), Failure> {
         self.errors[error.class as usize] += 1;
         let trials = trials.failed(Arc::clone(error));
         let hopeless = match error.class {
             Class::Fatal => return Err(Failure::new(&self.node.name, error)),
-            Class::Reject => self.node.policy.on_error != OnError::Retry,
+            Class::Reject => {
+                self.answered += 1;
+                self.node.policy.on_error != OnError::Retry
+            }
             Class::Retry => self.park.is_past_deadline(&trials),
         };
         if hopeless {
             return self.give_up(record, trials.attempts, error);
         }
-        self.settlement.retrying = Some(Arc::clone(error));
-        self.wait(record, trials);
+        self.settlement.retrying.get_or_insert_with(|| (Arc::clone(error), 0)).1 += 1;
+        self.wait(key, record, trials);
         Ok(())
     }
 
@@ -162,104 +200,34 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn is_stuck(&self, record: &Record) -> bool {
-        !self.stuck.is_empty() && self.stuck.contains(&record.key_hash())
-    }
-
-    /// Ends a first try: what failed is looked at again after the back-off.
-    fn finish(self) -> Settlement {
-        if self.count_errors() > 0 {
-            self.park.retry_later();
-        }
-        self.settlement
-    }
-
-    /// Ends a further try: without a failure the rest, if the round could not hold it, follows at once.
-    fn finish_round(self) -> Settlement {
-        if self.count_errors() > 0 {
-            self.park.retry_later();
+    /// The dependency is dead if it answered for no record at all.
+    fn tell_circuit(&self) {
+        if self.errors[Class::Retry as usize] > 0 && self.answered == 0 {
+            self.node.circuit.failed();
         } else {
-            self.park.recovered();
-            self.park.set_due(Instant::now());
+            self.node.circuit.succeeded();
         }
-        self.settlement
     }
 
-    fn count_errors(&self) -> u64 {
+    /// Parks what has to wait and lets go on what waited for the keys that are through.
+    fn finish(mut self, keys: FxHashSet<KeyHash>) -> Settlement {
         for class in Class::ALL {
             let count = self.errors[class as usize];
             if count > 0 {
                 self.node.metrics.error(class, count);
             }
         }
-        self.errors.iter().sum()
-    }
-}
-
-/// A second try of what is parked at a stage: a batch, and everything that waits with it in order.
-pub(crate) struct Round {
-    pub(crate) batch: Batch,
-    order: VecDeque<Entry>,
-}
-
-enum Entry {
-    /// The next record of the batch.
-    Tried(Trials),
-    Waiting(Parked),
-}
-
-impl Round {
-    pub(crate) fn gather(node: &Node, park: &mut Park) -> Self {
-        let limit = node.policy.batch.records.get() as usize;
-        let mut batch = Batch::default();
-        let mut order = VecDeque::new();
-        for parked in park.take_all() {
-            match parked.need {
-                Need::Process(trials) if batch.len() < limit => {
-                    batch.push(parked.record);
-                    order.push_back(Entry::Tried(trials));
+        self.park.give_back(self.returned);
+        let jitter = Jitter::new();
+        for key in keys {
+            if self.stuck.contains(&key) {
+                self.park.postpone(key, jitter);
+            } else if self.park.holds(key) {
+                for (output, record) in self.park.advance(key) {
+                    self.settlement.go_on(output, record);
                 }
-                _ => order.push_back(Entry::Waiting(parked)),
             }
         }
-        Self { batch, order }
+        self.settlement
     }
-
-    pub(crate) fn settle(
-        self,
-        node: &Node,
-        park: &mut Park,
-        result: Result<(), StageError>,
-    ) -> Result<Settlement, Failure> {
-        let mut pass = Pass::new(node, park, result)?;
-        let mut tried = self.batch.slots.into_iter();
-        for entry in self.order {
-            match entry {
-                Entry::Tried(trials) => {
-                    let slot = tried.next().expect("as many slots as entries");
-                    pass.slot(slot, trials)?;
-                }
-                Entry::Waiting(Parked { record, need: Need::GoOn(output) }) => pass.go_on(output, record),
-                Entry::Waiting(Parked { record, need: Need::Process(trials) }) => pass.wait(record, trials),
-            }
-        }
-        Ok(pass.finish_round())
-    }
-}
-
-/// Gives up on parked records whose time has run out, without calling the stage.
-pub(crate) fn expire(node: &Node, park: &mut Park) -> Result<Settlement, Failure> {
-    let parked = park.take_all();
-    let mut pass = Pass::over(node, park);
-    for Parked { record, need } in parked {
-        match need {
-            Need::GoOn(output) => pass.go_on(output, record),
-            Need::Process(trials) if pass.park.is_past_deadline(&trials) => {
-                let (_, error) = trials.failing.expect("only a failing record has a deadline");
-                pass.give_up(record, trials.attempts, &error)?;
-            }
-            Need::Process(trials) => pass.wait(record, trials),
-        }
-    }
-    Ok(pass.settlement)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::backoff::Backoff;
+use super::backoff::Retries;
 use super::run::{Ending, run};
 use super::{Failure, Host};
 use crate::clock;
@@ -52,6 +52,11 @@ impl Shared {
     pub(crate) fn new(topology: &Topology) -> Self {
         let progress = Arc::new(Progress::new(SourceMetrics::of(&topology.name)));
         Self::continuing(topology, progress)
+    }
+
+    /// For a run beside the pipeline of the same name, whose gauges it must not disturb.
+    pub(crate) fn of_job(topology: &Topology) -> Self {
+        Self { metrics: PipelineMetrics::noop(), ..Self::continuing(topology, Arc::default()) }
     }
 
     /// For a new version of a pipeline: its counts go on.
@@ -135,7 +140,7 @@ impl Shared {
 
 /// Runs a pipeline until it finishes or is stopped; starts it again, with back-off, when it fails.
 pub(crate) async fn supervise(topology: Topology, host: Host, shared: Arc<Shared>, stop: CancellationToken) {
-    let mut backoff = Backoff::new(RESTART_INITIAL, RESTART_MAX);
+    let mut retries = Retries::new(RESTART_INITIAL, RESTART_MAX);
     loop {
         shared.enter(PipelineState::Starting);
         let started = Instant::now();
@@ -145,9 +150,14 @@ pub(crate) async fn supervise(topology: Topology, host: Host, shared: Arc<Shared
             Ending::Failed(failure) => failure,
         };
         if started.elapsed() > STEADY_AFTER {
-            backoff.reset();
+            retries.reset();
         }
-        let wait = backoff.next();
+        if stop.is_cancelled() {
+            tracing::error!(pipeline = %shared.name, %failure, "pipeline failed while it was stopped");
+            shared.note_error(&failure);
+            return shared.end(PipelineState::Stopped);
+        }
+        let wait = retries.next();
         tracing::error!(pipeline = %shared.name, %failure, ?wait, "pipeline failed, will restart");
         shared.restarting(&failure);
         tokio::select! {

@@ -1,12 +1,15 @@
 //! From a topology to segments: which stages share a task, and where the queues are.
 //!
 //! A stage joins the segment of the stage it takes its input from, and then runs in the same task without a
-//! channel between them, unless it has a reason of its own not to: a buffer, a wait for batches to fill, or
-//! another number of lanes. The source is alone in segment 0 with whatever is fused to it, and that segment has
+//! channel between them, unless it has a reason of its own not to: a buffer, a wait for batches to fill, another
+//! number of lanes, or a stage before it that changed the records' keys. The source is alone in segment 0 with whatever is fused to it, and that segment has
 //! one lane: the reader.
 
 use std::num::NonZero;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::circuit::Circuit;
 use crate::config::{Policy, Topology};
@@ -35,10 +38,30 @@ pub(crate) struct Node {
     pub(crate) metrics: StageMetrics,
     pub(crate) circuit: Circuit,
     pub(crate) tap: Arc<Tap>,
+    /// Its records may leave with another key than they came with.
+    pub(crate) rekeys: bool,
+    pub(crate) complaints: Complaints,
     /// Clients are answered when a record leaves here.
     pub(crate) answers: bool,
     /// By output.
     pub(crate) next: Vec<Vec<Next>>,
+}
+
+/// Keeps a stage that fails from filling the log: one line now and then says the same as a thousand.
+#[derive(Default)]
+pub(crate) struct Complaints(Mutex<Option<Instant>>);
+
+const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
+
+impl Complaints {
+    pub(crate) fn is_due(&self) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY);
+        if due {
+            *last = Some(Instant::now());
+        }
+        due
+    }
 }
 
 /// Stages that share a task per lane.
@@ -95,6 +118,8 @@ fn node(
         circuit: Circuit::new(described.policy.retry, metrics.circuit_open.clone()),
         metrics,
         tap: Arc::clone(tap),
+        rekeys: described.rekeys,
+        complaints: Complaints::default(),
         answers: topology.reply_after == Some(index),
         next,
     }
@@ -118,6 +143,8 @@ fn next_by_output(topology: &Topology, layout: &Layout, index: usize) -> Vec<Vec
 /// Which segment each stage is in, and where there.
 struct Layout {
     places: Vec<Place>,
+    /// By stage: whether its records leave it in a lane that may not be that of their key.
+    rekeyed: Vec<bool>,
     heads: Vec<Head>,
 }
 
@@ -139,6 +166,7 @@ impl Layout {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let mut layout = Self {
             places: vec![Place { segment: 0, node: 0 }],
+            rekeyed: vec![false],
             heads: vec![Head { lanes: 1, buffer: 0, is_source: true, nodes: 0 }],
         };
         for stage in &topology.stages[1..] {
@@ -147,9 +175,13 @@ impl Layout {
             let upstream = layout.places[input.stage].segment;
             let inherited = if input.stage == 0 { cores } else { layout.heads[upstream].lanes };
             let lanes = policy.lanes.unwrap_or(inherited);
+            // After a change of keys a record may belong in another lane.
+            let in_its_lane = lanes == 1 || !layout.rekeyed[input.stage];
             let fused = policy.buffer.is_none()
                 && policy.batch.wait.0.is_zero()
-                && lanes == layout.heads[upstream].lanes;
+                && lanes == layout.heads[upstream].lanes
+                && in_its_lane;
+            layout.rekeyed.push(stage.rekeys || (fused && layout.rekeyed[input.stage]));
             let segment = if fused {
                 upstream
             } else {

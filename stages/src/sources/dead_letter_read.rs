@@ -242,7 +242,7 @@ mod tests {
         let batch = read(&mut *source, 2).await.unwrap();
         assert_eq!(payloads(&batch), ["1", "2"]);
         assert_eq!(waiting(&store).await, ["1", "2", "3"]);
-        source.commit(&at(batch.resume_at[0])).await.unwrap();
+        source.commit(&at(batch.resume_at()[0])).await.unwrap();
         assert_eq!(waiting(&store).await, ["2", "3"]);
         assert_eq!(payloads(&read(&mut *source, 2).await.unwrap()), ["3"]);
         assert!(read(&mut *source, 2).await.is_none());
@@ -272,7 +272,7 @@ mod tests {
         let store = store(&folder).await;
         store.put(vec![letter("q", "{}")]).await.unwrap();
         let batch = read(&mut *reader(&store, false), 9).await.unwrap();
-        let record = batch.records.slots()[0].record();
+        let record = batch.records().slots()[0].record();
         assert_eq!(record.key.as_ref().unwrap().as_str(), "chat_1");
         for (name, value) in [
             ("origin", "conn_1"),

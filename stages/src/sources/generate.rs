@@ -234,9 +234,9 @@ mod tests {
     async fn numbers_keys_and_positions_go_together() {
         let mut source = opened(json!({"count": 5, "keys": 2}), 0).await;
         let batch = read(&mut *source, 3).await.unwrap();
-        assert_eq!(batch.resume_at, [1, 2, 3]);
+        assert_eq!(batch.resume_at(), [1, 2, 3]);
         assert_eq!(payloads(&batch)[2], r#"{"n":2,"key":"key-0"}"#);
-        assert_eq!(batch.records.slots()[1].record().key.as_ref().unwrap().as_str(), "key-1");
+        assert_eq!(batch.records().slots()[1].record().key.as_ref().unwrap().as_str(), "key-1");
         assert_eq!(source.lag(), Some(2));
         assert_eq!(read(&mut *source, 3).await.unwrap().len(), 2);
         assert!(read(&mut *source, 3).await.is_none());
@@ -271,7 +271,7 @@ mod tests {
         while started.elapsed() < Duration::from_millis(950) {
             let given_up = tokio::time::timeout(Duration::from_millis(30), source.read(100)).await;
             if let Ok(Ok(Read::Batch(batch))) = given_up {
-                assert_eq!(batch.resume_at[0], made + 1);
+                assert_eq!(batch.resume_at()[0], made + 1);
                 made += batch.len() as u64;
                 assert!(made <= 10, "faster than the rate");
             }

@@ -31,7 +31,10 @@ impl StageConfig for Config {
         let expr = Expr::on_record("expr", &self.expr);
         let key = self.key.map(|key| Expr::on_record("key", &key)).transpose();
         match (expr, key) {
-            (Ok(expr), Ok(key)) => Ok(Built::stage(Map { expr, key })),
+            (Ok(expr), Ok(key)) => {
+                let rekeys = key.is_some();
+                Ok(Built::stage(Map { expr, key }).rekeys(rekeys))
+            }
             (expr, key) => Err([expr.err(), key.err()].into_iter().flatten().flatten().collect()),
         }
     }

@@ -1,5 +1,6 @@
 //! The runtime's promises, one test each; `property` tries them all at once on random graphs.
 
+mod kinds;
 mod property;
 mod world;
 
@@ -225,4 +226,92 @@ async fn an_unchanged_pipeline_is_left_alone_by_a_reload() {
     assert_eq!(world.runs.load(Ordering::SeqCst), 1);
     assert_eq!(runtime.apply(Vec::new()).await.stopped, ["test"]);
     assert!(runtime.health().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_key_keeps_another_from_its_turn() {
+    let world = Arc::new(World::default());
+    let stuck = json!({"act": "flaky", "every": 1_000_000, "at": 0, "times": 1_000_000});
+    let topology = numbers(&world, 2, 2, 2)
+        .mischief("stuck", stuck)
+        .with(|policy| {
+            policy.retry = quick();
+            policy.batch.records = NonZeroU32::MIN;
+        })
+        .mischief("flaky", json!({"act": "down", "every": 2, "at": 1, "times": 7}))
+        .with(|policy| policy.retry = quick())
+        .collect("sink")
+        .done();
+    let runtime = Runtime::new(world.host());
+    runtime.apply(vec![topology]).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(world.arrived_at("sink"), [1]);
+    let health = runtime.health().remove(0);
+    assert_eq!(health.last_error.unwrap(), "stage `stuck`: be flaky: not now");
+    runtime.drain().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_held_for_no_reason_is_offered_again() {
+    let world = Arc::new(World::default());
+    let hold = json!({"act": "hold", "every": 10, "at": 5, "times": 3});
+    let topology =
+        numbers(&world, 20, 20, 20).mischief("shy", hold).with(|p| p.retry = quick()).collect("sink").done();
+    assert_eq!(finished(&run(&world, &topology).await).delivered, 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_lost_by_a_stage_makes_the_pipeline_start_again_from_it() {
+    let world = Arc::new(World::default());
+    let lose = json!({"act": "lose", "every": 1000, "at": 70, "times": 1});
+    let topology = numbers(&world, None, 10, 50).mischief("careless", lose).collect("sink").done();
+    let runtime = Runtime::new(world.host());
+    runtime.apply(vec![topology]).await;
+    while world.arrived_at("sink").iter().filter(|n| **n == 70).count() < 2 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let health = runtime.health().remove(0);
+    assert_eq!((health.restarts, health.dispositions.failed > 0), (1, true));
+    let error = health.last_error.unwrap();
+    assert!(error.starts_with("stage `numbers`: settle: a stage lost"), "{error}");
+    runtime.drain().await;
+    assert!(world.violations.lock().unwrap().is_empty(), "{:?}", world.violations.lock().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_a_stage_that_cannot_open() {
+    let world = Arc::new(World::default());
+    let topology =
+        numbers(&world, 1, 1, 1).mischief("never", json!({"act": "never-opens", "every": 1, "at": 0})).done();
+    let runtime = Runtime::new(world.host());
+    runtime.apply(vec![topology]).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let asked = Instant::now();
+    runtime.drain().await;
+    assert!(asked.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_starts_after_the_last_drain() {
+    let world = Arc::new(World::default());
+    let runtime = Runtime::new(world.host());
+    runtime.drain().await;
+    runtime.apply(vec![numbers(&world, None, 1, 1).collect("sink").done()]).await;
+    assert!(runtime.health().is_empty());
+    assert_eq!(world.runs.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_key_moves_its_records_to_that_keys_lane() {
+    let world = Arc::new(World::default());
+    let topology = numbers(&world, 400, 8, 20)
+        .mischief("rekey", json!({"act": "same-key", "every": 1, "at": 0}))
+        .with(|policy| policy.lanes = Some(4))
+        .mischief("watch", json!({"act": "overlap", "every": 1, "at": 0}))
+        .with(|policy| policy.lanes = None)
+        .collect("sink")
+        .with(|policy| policy.lanes = None)
+        .done();
+    assert_eq!(finished(&run(&world, &topology).await).delivered, 400);
+    assert!(world.violations.lock().unwrap().is_empty(), "{:?}", world.violations.lock().unwrap());
 }

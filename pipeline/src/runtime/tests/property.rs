@@ -49,7 +49,18 @@ enum Disturbance {
 }
 
 fn stage(crashes: bool) -> impl Strategy<Value = RandomStage> {
-    let mut acts = vec!["none", "flaky", "careless", "reject", "drop", "down", "split"];
+    let mut acts = vec![
+        "none",
+        "flaky",
+        "careless",
+        "reject",
+        "drop",
+        "down",
+        "split",
+        "split-fail",
+        "rekey",
+        "careless-rekey",
+    ];
     if crashes {
         acts.extend(["panic", "fatal"]);
     }
@@ -59,9 +70,12 @@ fn stage(crashes: bool) -> impl Strategy<Value = RandomStage> {
     let how = (1usize..5, prop::option::of(1usize..200), 1u32..100, 0u64..10, any::<bool>(), on_error);
     (what, how).prop_map(|((act, every, at, times, pause_ms), how)| {
         let (lanes, buffer, batch, wait_ms, deadline, on_error) = how;
+        // All or none: a key that only some of its records get says nothing about their order.
+        let every = if act == "rekey" { 1 } else { every };
         let at = at.index(usize::try_from(every).unwrap()) as u64;
         // A reject that is retried for ever never ends, and a run must end to be looked at.
-        let on_error = if act == "reject" && on_error == OnError::Retry { OnError::Drop } else { on_error };
+        let rejects = act == "reject" || act == "split-fail";
+        let on_error = if rejects && on_error == OnError::Retry { OnError::Drop } else { on_error };
         RandomStage { act, every, at, times, pause_ms, lanes, buffer, batch, wait_ms, deadline, on_error }
     })
 }
@@ -158,6 +172,11 @@ fn check(outcome: &Outcome, exactly_once: bool, splits: bool) -> Result<(), Test
     Ok(())
 }
 
+/// More when a soak is asked for.
+fn cases() -> u32 {
+    std::env::var("COURANT_SOAK_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(150)
+}
+
 fn on_paused_clock<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -168,7 +187,7 @@ fn on_paused_clock<T>(work: impl Future<Output = T>) -> T {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     /// Reloads and shutdowns alone: nothing is lost, doubled or reordered, however stages fail.
     #[test]

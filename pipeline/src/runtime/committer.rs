@@ -1,0 +1,167 @@
+//! Makes settled positions last.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Host;
+use super::backoff::Retries;
+use super::supervisor::Shared;
+use crate::ack::ReadAcks;
+use crate::error::{Class, StageError};
+use crate::ledger::Ledger;
+use crate::positions::{PositionStore, SavedPositions};
+use crate::stage::{Partition, PositionKeeping, Positions, Source};
+use crate::units::Span;
+
+/// Commits are durable writes or network calls; more often than this they only cost.
+const COMMIT_EVERY: Duration = Duration::from_millis(100);
+
+/// What has been read of a source, how far it is settled, and how far that is committed.
+pub(crate) struct Committer {
+    store: Arc<dyn PositionStore>,
+    shared: Arc<Shared>,
+    ledger: Ledger,
+    unsaved: Positions,
+    saved: Positions,
+    due: Option<Instant>,
+    retries: Retries,
+    /// Records that had failed before this run.
+    failed_before: u64,
+    /// When to give the run up because a record was lost in it.
+    give_up_at: Option<Instant>,
+}
+
+/// A record also counts as lost when its lane fails; the lane's own words, which are on their way then, tell more.
+const LOST_GRACE: Duration = Duration::from_secs(1);
+
+impl Committer {
+    pub(crate) fn new(host: &Host, shared: Arc<Shared>) -> Self {
+        Self {
+            store: Arc::clone(&host.positions),
+            failed_before: shared.progress.tally().failed,
+            shared,
+            ledger: Ledger::default(),
+            unsaved: Positions::new(),
+            saved: Positions::new(),
+            due: None,
+            retries: Retries::new(Span::millis(100), Span::secs(10)),
+            give_up_at: None,
+        }
+    }
+
+    /// Where the source was left, if the runtime keeps that.
+    pub(crate) async fn resume_at(&mut self, source: &mut dyn Source) -> Result<Positions, StageError> {
+        if source.keeps_positions() == PositionKeeping::Runtime
+            && let Some(saved) = self.store.load(&self.shared.name).await?
+        {
+            if saved.source == source.identity() {
+                self.saved = saved.positions;
+            } else {
+                tracing::warn!(
+                    pipeline = %self.shared.name, was = %saved.source, now = %source.identity(),
+                    "the source has changed, kept positions are not used"
+                );
+            }
+        }
+        Ok(self.saved.clone())
+    }
+
+    pub(crate) fn read(&mut self, partition: Partition, acks: Arc<ReadAcks>) {
+        self.ledger.push(partition, acks);
+    }
+
+    /// Records read and not yet committed, or committed behind one that is not settled.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.ledger.outstanding()
+    }
+
+    /// When there is something to commit.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        [self.due, self.give_up_at].into_iter().flatten().min()
+    }
+
+    /// Takes settled batches off the ledger and plans a commit if positions moved.
+    ///
+    /// A record that failed while the pipeline runs was lost by a stage: its position would never be passed, so the
+    /// run has to start again from it.
+    pub(crate) fn settle(&mut self, source: &dyn Source) -> Result<(), StageError> {
+        self.take_settled(source);
+        let lost = self.shared.progress.tally().failed - self.failed_before;
+        if lost > 0 && source.keeps_positions() != PositionKeeping::None {
+            let give_up_at = *self.give_up_at.get_or_insert_with(|| Instant::now() + LOST_GRACE);
+            if Instant::now() >= give_up_at {
+                return Err(StageError::fatal("settle", format!("a stage lost {lost} records on their way")));
+            }
+        }
+        if !self.unsaved.is_empty() && self.due.is_none() {
+            self.due = Some(Instant::now() + COMMIT_EVERY);
+        }
+        Ok(())
+    }
+
+    fn take_settled(&mut self, source: &dyn Source) {
+        let moved = self.ledger.settle();
+        self.shared.observe(self.ledger.outstanding(), source.lag());
+        if source.keeps_positions() != PositionKeeping::None {
+            self.unsaved.extend(moved);
+        }
+    }
+
+    /// Commits what is settled. If that fails for a while it is tried again: nothing is lost meanwhile, only read
+    /// again after a crash.
+    pub(crate) async fn commit(&mut self, source: &mut dyn Source) -> Result<(), StageError> {
+        self.due = None;
+        self.settle(source)?;
+        match self.save(source).await {
+            Err(error) if error.class == Class::Retry => {
+                let wait = self.retries.next();
+                tracing::warn!(pipeline = %self.shared.name, %error, ?wait, "commit failed, will retry");
+                self.shared.note_error(&error);
+                self.due = Some(Instant::now() + wait);
+                Ok(())
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                self.retries.reset();
+                self.due = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Commits at the end of a run, trying until it works; the caller bounds how long.
+    pub(crate) async fn finish(&mut self, source: &mut dyn Source) -> Result<(), StageError> {
+        loop {
+            self.take_settled(source);
+            match self.save(source).await {
+                Err(error) if error.class == Class::Retry => {
+                    let wait = self.retries.next();
+                    tracing::warn!(pipeline = %self.shared.name, %error, ?wait, "last commit failed, will retry");
+                    tokio::time::sleep(wait).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn save(&mut self, source: &mut dyn Source) -> Result<(), StageError> {
+        if self.unsaved.is_empty() {
+            return Ok(());
+        }
+        match source.keeps_positions() {
+            PositionKeeping::None => {}
+            PositionKeeping::Source => source.commit(&self.unsaved).await?,
+            PositionKeeping::Runtime => {
+                let mut positions = self.saved.clone();
+                positions.extend(self.unsaved.clone());
+                let saved = SavedPositions { source: source.identity(), positions };
+                self.store.save(&self.shared.name, &saved).await?;
+                self.saved = saved.positions;
+            }
+        }
+        self.unsaved.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,261 @@
+//! The stage kinds of runtime tests: numbers that come, mischief that happens to them, a memory of what arrives.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::world::{Arrival, World, number_of};
+use crate::batch::{Batch, Slot};
+use crate::error::StageError;
+use crate::record::{Key, Record};
+use crate::spec::{BuildContext, Built, Effect, Gives, JSON, Problem, StageConfig, StageSpec, Takes};
+use crate::stage::{Partition, PositionKeeping, Positions, Read, ReadBatch, Source, Stage};
+
+/// Numbers from 0, spread over keys.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct NumbersConfig {
+    count: Option<u64>,
+    keys: u64,
+    chunk: usize,
+}
+
+pub(crate) struct Numbers {
+    config: NumbersConfig,
+    world: Arc<World>,
+    next: u64,
+    run: u32,
+}
+
+impl StageConfig for NumbersConfig {
+    fn build(self, context: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
+        let world = context.services.get::<World>().unwrap();
+        Ok(Built::source(Numbers { config: self, world, next: 0, run: 0 }))
+    }
+}
+
+#[async_trait]
+impl Source for Numbers {
+    fn identity(&self) -> String {
+        "numbers".into()
+    }
+
+    fn keeps_positions(&self) -> PositionKeeping {
+        PositionKeeping::Runtime
+    }
+
+    async fn open(&mut self, resume: &Positions) -> Result<(), StageError> {
+        self.next = resume.get(&Partition::only()).copied().unwrap_or(0);
+        self.run = self.world.runs.fetch_add(1, Ordering::SeqCst) + 1;
+        Ok(())
+    }
+
+    async fn read(&mut self, max: usize) -> Result<Read, StageError> {
+        tokio::task::yield_now().await;
+        let end = self.config.count.unwrap_or(u64::MAX);
+        let upto = (self.next + self.config.chunk.min(max) as u64).min(end);
+        if self.next == upto {
+            return Ok(Read::End);
+        }
+        let mut batch = ReadBatch::new(Partition::only(), max);
+        for n in self.next..upto {
+            let mut record = Record::new(n.to_string()).with_key(format!("{}", n % self.config.keys));
+            record.headers.set("run", self.run.to_string());
+            batch.push(record, n + 1);
+        }
+        self.next = upto;
+        Ok(Read::Batch(batch))
+    }
+}
+
+/// Does what its numbers say: `n % every == at` selects the records, `act` what happens to them.
+#[derive(Deserialize, JsonSchema, Clone)]
+pub(crate) struct MischiefConfig {
+    act: String,
+    every: u64,
+    at: u64,
+    /// For failures: how many tries fail before the record passes.
+    #[serde(default)]
+    times: u32,
+    #[serde(default)]
+    pause_ms: u64,
+    /// Failed records are dropped by policy.
+    #[serde(default)]
+    drops_failed: bool,
+}
+
+pub(crate) struct Mischief {
+    name: String,
+    config: MischiefConfig,
+    world: Arc<World>,
+}
+
+impl StageConfig for MischiefConfig {
+    fn build(self, context: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
+        let world = context.services.get::<World>().unwrap();
+        Ok(Built::stage(Mischief { name: context.stage.to_owned(), config: self, world }))
+    }
+}
+
+/// Gives each key another key, so that order is still defined.
+fn rekey(record: &mut Record) {
+    let key: u64 = record.key.as_ref().unwrap().as_str().parse().unwrap();
+    record.key = Some(Key::new((key % 1000 + 1000).to_string()));
+}
+
+impl Mischief {
+    /// Complains if two calls have records of the same key at the same time.
+    async fn look_for_overlap(&self, batch: &Batch) -> Result<(), StageError> {
+        let keys: BTreeSet<String> =
+            batch.records().map(|record| record.key.as_ref().unwrap().as_str().to_owned()).collect();
+        for key in &keys {
+            if !self.world.inside.lock().unwrap().insert(key.clone()) {
+                self.world.complain(format!("two calls at once for key {key}"));
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        self.world.inside.lock().unwrap().retain(|key| !keys.contains(key));
+        Ok(())
+    }
+
+    fn chosen(&self, n: u64) -> bool {
+        n % self.config.every == self.config.at
+    }
+
+    /// Whether this try is one of those that fail.
+    fn fails_now(&self, n: u64) -> bool {
+        let mut tries = self.world.tries.lock().unwrap();
+        let count = tries.entry((self.name.clone(), n)).or_default();
+        *count += 1;
+        *count <= self.config.times
+    }
+
+    fn act(&self, slot: &mut Slot) -> Result<(), StageError> {
+        let n = number_of(slot.record());
+        if !self.chosen(n) {
+            return Ok(());
+        }
+        let acted = self.act_on(n, slot);
+        if acted.is_err() {
+            self.failed(n);
+        }
+        acted
+    }
+
+    fn failed(&self, n: u64) {
+        if self.config.drops_failed {
+            self.world.dropped.lock().unwrap().insert(n);
+        }
+    }
+
+    fn act_on(&self, n: u64, slot: &mut Slot) -> Result<(), StageError> {
+        match self.config.act.as_str() {
+            "flaky" if self.fails_now(n) => return Err(StageError::retry("be flaky", "not now")),
+            "reject" => return Err(StageError::reject("read", "not a number I like")),
+            "fatal" if self.fails_now(n) => return Err(StageError::fatal("go on", "broken")),
+            "drop" => {
+                self.world.dropped.lock().unwrap().insert(n);
+                slot.drop_as("odd");
+            }
+            "panic" if self.fails_now(n) => panic!("cannot stand {n}"),
+            "lose" if self.fails_now(n) => *slot.record_mut() = slot.record().derive(n.to_string()),
+            "hold" if self.fails_now(n) => slot.hold(),
+            "split-fail" => {
+                slot.replace(vec![slot.record().derive(n.to_string())]);
+                return Err(StageError::reject("split", "half way"));
+            }
+            "rekey" => rekey(slot.record_mut()),
+            "same-key" => slot.record_mut().key = Some(Key::new("7")),
+            "split" => {
+                let parts = (0..2).map(|_| slot.record().derive(n.to_string())).collect();
+                slot.replace(parts);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Stage for Mischief {
+    async fn open(&self) -> Result<(), StageError> {
+        if self.config.act == "never-opens" {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+
+    async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
+        self.world.calls.fetch_add(1, Ordering::SeqCst);
+        if self.config.pause_ms > 0 {
+            tokio::time::sleep(Duration::from_millis(self.config.pause_ms)).await;
+        }
+        if self.config.act == "down" {
+            let first = number_of(batch.records().next().unwrap());
+            if self.chosen(first) && self.fails_now(first) {
+                batch.records().for_each(|record| self.failed(number_of(record)));
+                return Err(StageError::retry("connect", "down"));
+            }
+        }
+        if self.config.act == "overlap" {
+            return self.look_for_overlap(batch).await;
+        }
+        if self.config.act.starts_with("careless") {
+            // Fails records without holding those behind them: what comes after must still be in order.
+            for slot in batch {
+                let n = number_of(slot.record());
+                if self.chosen(n) && self.fails_now(n) {
+                    self.failed(n);
+                    slot.fail(StageError::retry("be careless", "not now"));
+                } else if self.config.act == "careless-rekey" {
+                    rekey(slot.record_mut());
+                }
+            }
+            return Ok(());
+        }
+        batch.each(|slot| self.act(slot));
+        Ok(())
+    }
+}
+
+/// Remembers what arrives.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct CollectConfig {}
+
+pub(crate) struct Collect {
+    name: String,
+    world: Arc<World>,
+}
+
+impl StageConfig for CollectConfig {
+    fn build(self, context: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
+        let world = context.services.get::<World>().unwrap();
+        Ok(Built::stage(Collect { name: context.stage.to_owned(), world }))
+    }
+}
+
+#[async_trait]
+impl Stage for Collect {
+    async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
+        let mut arrived = self.world.arrived.lock().unwrap();
+        let here = arrived.entry(self.name.clone()).or_default();
+        let mut seen = self.world.seen.lock().unwrap();
+        seen.entry(self.name.clone()).or_default().extend(batch.records().map(number_of));
+        for record in batch.records() {
+            let key = record.key.as_ref().unwrap().as_str().parse().unwrap();
+            let run = record.headers.get("run").unwrap().parse().unwrap();
+            here.push(Arrival { run, key, n: number_of(record) });
+        }
+        Ok(())
+    }
+}
+
+pub(super) static NUMBERS: StageSpec = StageSpec::source::<NumbersConfig>("numbers", JSON);
+pub(super) static MISCHIEF: StageSpec =
+    StageSpec::transform::<MischiefConfig>("mischief", Takes::Any, Gives::Same);
+pub(super) static COLLECT: StageSpec =
+    StageSpec::sink::<CollectConfig>("collect", Takes::Any).effect(Effect::IdempotentWrite);
