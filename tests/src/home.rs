@@ -100,9 +100,14 @@ impl Home {
         lines::json(&self.run(&["dead-letters", "list", queue, "--json", "-n", "1000000"]).ok())
     }
 
-    /// The command in this folder, without what the environment of the tests would change about it.
+    /// The command in this folder.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(self.binary);
+        self.prepare(self.binary, arguments)
+    }
+
+    /// Any command in this folder, without what the environment of the tests would change about ours.
+    pub fn prepare(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         let ours = std::env::vars_os().map(|(name, _)| name);
         for name in ours.filter(|name| name.to_string_lossy().starts_with("COURANT_")) {
             command.env_remove(name);

@@ -53,46 +53,34 @@ fn ids(letters: &[Value]) -> Vec<&str> {
     letters.iter().map(|letter| letter["id"].as_str().unwrap()).collect()
 }
 
+/// What the commands show of the three letters; the oldest of them.
+fn look_at_three(home: &Home) -> Value {
+    let letters = home.letters("p");
+    assert_eq!(letters.len(), 3);
+    // Keys run in lanes, so only the order within one is given.
+    let of_a = letters.iter().filter(|letter| letter["key"] == "a").map(|letter| letter["payload"].as_str());
+    assert!(of_a.eq([Some(r#"{"key":"a","n":"2"}"#), Some(r#"{"key":"a","n":"six"}"#)]), "{letters:?}");
+    let id = letters[0]["id"].as_str().unwrap();
+    let shown = home.run(&["dead-letters", "show", id]).ok();
+    for part in
+        ["queue     p", "pipeline  p", "stage     add", "attempts  1", "class     reject", "cannot calculate"]
+    {
+        assert!(shown.contains(id) && shown.contains(part), "{part} in\n{shown}");
+    }
+    let listed = home.run(&["dead-letters", "list"]).ok();
+    assert!(listed.lines().count() == 3 && listed.contains(id) && listed.contains("p/add"), "{listed}");
+    let short = home.run(&["dead-letters", "list", "p", "-n", "1"]).ok();
+    assert!(short.contains("… 1 of 3"), "{short}");
+    letters[0].clone()
+}
+
 #[test]
 fn letters_are_listed_and_shown_with_the_reason() {
     let (home, mut process) = with_three_letters("");
     assert_eq!(delivered(&home, "p"), [101, 103, 105], "poison does not hold up its key");
-    let look = || {
-        let letters = home.letters("p");
-        let of = |n: usize| {
-            (letters[n]["key"].clone(), letters[n]["payload"].clone(), letters[n]["stage"].clone())
-        };
-        assert_eq!(letters.len(), 3);
-        // Keys run in lanes, so only the order within one is given.
-        assert!(
-            letters
-                .iter()
-                .filter(|letter| letter["key"] == "a")
-                .map(|letter| &letter["payload"])
-                .eq([&Value::from(r#"{"key":"a","n":"2"}"#), &Value::from(r#"{"key":"a","n":"six"}"#)])
-        );
-        let id = letters[0]["id"].as_str().unwrap().to_owned();
-        let shown = home.run(&["dead-letters", "show", &id]).ok();
-        for part in [
-            &*id,
-            "queue     p",
-            "pipeline  p",
-            "stage     add",
-            "attempts  1",
-            "class     reject",
-            "cannot calculate",
-        ] {
-            assert!(shown.contains(part), "{part} in\n{shown}");
-        }
-        let listed = home.run(&["dead-letters", "list"]).ok();
-        assert!(listed.lines().count() == 3 && listed.contains(&id) && listed.contains("p/add"), "{listed}");
-        let short = home.run(&["dead-letters", "list", "p", "-n", "1"]).ok();
-        assert!(short.contains("… 1 of 3"), "{short}");
-        of(0)
-    };
-    let running = look();
+    let running = look_at_three(&home);
     assert_eq!(process.stop(), Some(0));
-    assert_eq!(look(), running, "the same with and without a process");
+    assert_eq!(look_at_three(&home), running, "the same with and without a process");
     let said = home.run(&["dead-letters", "show", "dl_none"]).refused(1);
     assert!(said.contains("no dead letter `dl_none` waits"), "{said}");
 }

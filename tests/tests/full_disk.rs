@@ -31,9 +31,17 @@ fn check_told(process: &mut Courant, pipeline: &str, why: &str) {
     });
     assert_eq!((&health["state"], &health["restarts"]), (&"running".into(), &0.into()), "{health}");
     assert!(health["in_flight"].as_u64() > Some(0), "{health}");
-    until("another try", LIMIT, || {
-        (process.stderr().matches("stage failed, will retry").count() > 3).then_some(())
-    });
+    let before = failures(process, pipeline);
+    until("another try", LIMIT, || (failures(process, pipeline) > before).then_some(()));
+}
+
+/// Records that failed at a stage of the pipeline, each time counted.
+fn failures(process: &mut Courant, pipeline: &str) -> u64 {
+    let metrics = process.page("/metrics");
+    let of_this = format!("pipeline=\"{pipeline}\"");
+    let errors = metrics.lines().filter(|line| line.starts_with("courant_stage_errors_total{"));
+    let counts = errors.filter(|line| line.contains(&of_this)).filter_map(|line| line.rsplit(' ').next());
+    counts.map(|count| count.parse::<u64>().unwrap()).sum()
 }
 
 #[test]
@@ -53,10 +61,9 @@ fn a_full_disk_is_waited_for() {
 /// A process whose files may not grow beyond `bytes`: it can write up to there, and the rest of a write fails, as on
 /// a disk that fills up. Without the signal that would end it.
 fn with_file_limit(home: &Home, bytes: u64) -> Courant {
-    let courant = home.command(&["run"]);
-    let mut shell = std::process::Command::new("bash");
     let script = format!("trap '' XFSZ; ulimit -S -f {}; exec \"$0\" run", bytes / 1024);
-    shell.args(["-c", &script]).arg(courant.get_program()).current_dir(home.path("."));
+    let mut shell = home.prepare("bash", &["-c", &script]);
+    shell.arg(home.command(&[]).get_program());
     let mut process = Courant::spawn(shell);
     process.wait_ready();
     process

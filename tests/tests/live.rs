@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use courant_tests::{Home, home};
+use courant_tests::{Home, LIMIT, home, until};
 use serde_json::Value;
 
 const PIPELINES: &str = r#"
@@ -43,9 +43,8 @@ fn a_plan_without_a_process_is_a_start() {
 fn a_plan_tells_what_the_reload_then_does() {
     let home = a_home();
     let mut process = home.start(&[]);
-    courant_tests::until("the position", courant_tests::LIMIT, || {
-        home.position("copy").filter(|at| *at == 5)
-    });
+    until("the position", LIMIT, || home.position("copy").filter(|at| *at == 5));
+    until("the other position", LIMIT, || home.position("ticks"));
     assert_eq!(home.run(&["plan"]).ok(), "  copy: keeps running\n  ticks: keeps running\n");
 
     let changed = PIPELINES.replace("expr = \".\"", "expr = \".+1\"").replace("\"ticks\"", "\"tocks\"");
@@ -67,18 +66,14 @@ fn a_plan_tells_what_the_reload_then_does() {
 
     assert_eq!(home.run(&["reload"]).ok(), "started    tocks\nrestarted  copy\nstopped    ticks\n");
     home.write("in.jsonl", "1\n22\n333\n");
-    courant_tests::until("the next line", courant_tests::LIMIT, || {
-        (home.read("out.jsonl") == "1\n22\n334\n").then_some(())
-    });
+    until("the next line", LIMIT, || (home.read("out.jsonl") == "1\n22\n334\n").then_some(()));
 }
 
 #[test]
 fn a_plan_says_when_positions_may_be_of_no_use() {
     let home = a_home();
     let _process = home.start(&[]);
-    courant_tests::until("the position", courant_tests::LIMIT, || {
-        home.position("copy").filter(|at| *at == 5)
-    });
+    until("the position", LIMIT, || home.position("copy").filter(|at| *at == 5));
     home.configure(&PIPELINES.replace("\"in.jsonl\"", "\"other.jsonl\""));
     let plan = home.run(&["plan"]).ok();
     let told = "~ copy: is drained and restarts\n    stage `file`: params.path changed\n    \
@@ -90,9 +85,7 @@ fn a_plan_says_when_positions_may_be_of_no_use() {
 
     home.write("other.jsonl", "4444\n");
     home.run(&["reload"]).ok();
-    courant_tests::until("the other file", courant_tests::LIMIT, || {
-        (home.read("out.jsonl") == "1\n22\n4444\n").then_some(())
-    });
+    until("the other file", LIMIT, || (home.read("out.jsonl") == "1\n22\n4444\n").then_some(()));
 }
 
 #[test]
