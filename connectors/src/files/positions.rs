@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileError, blocking, create_folder, names, replace_file};
+use super::{FileError, blocking, create_private_folder, names, replace_file};
 
 const EXTENSION: &str = ".json";
 
@@ -35,7 +35,7 @@ impl PositionFolder {
     pub async fn open(folder: impl Into<PathBuf>) -> Result<Self, FileError> {
         let folder = folder.into();
         blocking(move || {
-            create_folder(&folder)?;
+            create_private_folder(&folder)?;
             Ok(Self(Arc::new(Inner { folder, writing: Mutex::new(()) })))
         })
         .await

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{FileError, blocking, create_folder, names};
+use super::{FileError, blocking, create_private_folder, names};
 pub use letter::{NewLetter, StoredLetter};
 pub use queue::Cursor;
 use queue::{Counted, Hold, LockedQueue};
@@ -38,7 +38,7 @@ impl DeadLetterJournal {
     /// Creates the folder if it is missing.
     pub async fn open(folder: impl Into<PathBuf>) -> Result<Self, FileError> {
         let journal = Self::unopened(folder);
-        journal.blocking(|inner| create_folder(&inner.folder)).await?;
+        journal.blocking(|inner| create_private_folder(&inner.folder)).await?;
         Ok(journal)
     }
 
@@ -216,4 +216,4 @@ impl Inner {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

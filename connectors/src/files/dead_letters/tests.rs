@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::*;
 
-fn letter(payload: &'static [u8]) -> NewLetter {
+pub(in crate::files) fn letter(payload: &'static [u8]) -> NewLetter {
     NewLetter {
         pipeline: "ingest".into(),
         stage: "persist".into(),
