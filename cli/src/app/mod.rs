@@ -1,6 +1,7 @@
 //! A running process: pipelines, edge and admin socket, from start to drain.
 
 mod control;
+mod data_folder;
 mod host;
 mod logging;
 mod watch;
@@ -8,7 +9,7 @@ mod watch;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use courant_edge::EdgeConfig;
 use courant_edge::admin::AdminServer;
 use courant_edge::http::HttpServer;
@@ -24,6 +25,7 @@ pub use host::{open_host, start_metrics};
 use crate::args;
 use crate::settings::{LoggingConfig, RuntimeConfig};
 use control::App;
+use data_folder::DataFolder;
 
 /// Runs what was loaded until it is told to stop.
 pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::Result<()> {
@@ -32,9 +34,8 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
     tokio::spawn(host::upkeep(metrics.clone()));
     let config: RuntimeConfig = loaded.section("runtime");
     refuse_unknown(&options.only, &loaded)?;
-    // The socket first: it also keeps a second process out of the data folder.
-    std::fs::create_dir_all(&config.data_dir)
-        .with_context(|| format!("cannot create the data folder `{}`", config.data_dir.display()))?;
+    DataFolder::create(&config.data_dir)?;
+    // The socket first: a second process is told where the first one answers.
     let admin = AdminServer::bind(&config.admin_socket())?;
     let http = if options.without_edge {
         None
