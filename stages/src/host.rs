@@ -109,7 +109,7 @@ impl PositionStore for PositionFiles {
 pub(crate) fn file_error(doing: &'static str, error: FileError) -> StageError {
     let class = match error {
         FileError::Io { .. } | FileError::Interrupted(_) => Class::Retry,
-        FileError::Name { .. } | FileError::Damaged { .. } | FileError::LineTooLong { .. } => Class::Fatal,
+        FileError::Name { .. } | FileError::Damaged { .. } => Class::Fatal,
     };
     StageError::new(class, doing, error)
 }

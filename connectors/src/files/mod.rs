@@ -27,11 +27,6 @@ pub enum FileError {
     Name { name: String, reason: &'static str },
     #[error("{path} is damaged: {reason}; {advice}", path = .path.display())]
     Damaged { path: PathBuf, reason: String, advice: &'static str },
-    #[error(
-        "{path} has a line longer than {max} bytes at byte {offset}; raise the limit or shorten the line",
-        path = .path.display()
-    )]
-    LineTooLong { path: PathBuf, offset: u64, max: u64 },
     #[error("the file operation was cut short: {0}")]
     Interrupted(String),
 }
