@@ -179,15 +179,21 @@ pub struct Built {
     pub outputs: Vec<String>,
     /// Records may leave with another key than they came with, and so belong in another lane.
     pub rekeys: bool,
+    /// The dead-letter queue that a source reads to its end; letters of the same pipeline must not go there.
+    pub drains: Option<String>,
 }
 
 impl Built {
     pub fn source(source: impl Source + 'static) -> Self {
-        Self { part: Part::Source(Box::new(source)), access: Vec::new(), outputs: Vec::new(), rekeys: false }
+        Self::new(Part::Source(Box::new(source)))
     }
 
     pub fn stage(stage: impl Stage + 'static) -> Self {
-        Self { part: Part::Stage(Arc::new(stage)), access: Vec::new(), outputs: Vec::new(), rekeys: false }
+        Self::new(Part::Stage(Arc::new(stage)))
+    }
+
+    fn new(part: Part) -> Self {
+        Self { part, access: Vec::new(), outputs: Vec::new(), rekeys: false, drains: None }
     }
 
     #[must_use]
@@ -206,6 +212,12 @@ impl Built {
     #[must_use]
     pub fn outputs(mut self, outputs: Vec<String>) -> Self {
         self.outputs = outputs;
+        self
+    }
+
+    #[must_use]
+    pub fn drains(mut self, queue: impl Into<String>) -> Self {
+        self.drains = Some(queue.into());
         self
     }
 }

@@ -93,8 +93,11 @@ impl<'n> Draft<'n> {
     }
 }
 
+pub(super) const NAME_HELP: &str =
+    "at most 64 lower-case letters, digits, `.`, `_` and `-`, a letter or digit first";
+
 /// `[a-z0-9][a-z0-9._-]{0,63}`: safe as a file name, a metric label and part of a topic.
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     text.len() <= 64
         && text.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c))
@@ -103,9 +106,7 @@ fn is_name(text: &str) -> bool {
 fn refuse_name(written: &Node, of: &str, at: &At, report: &mut Report) {
     if let Some(text) = written.text() {
         let message = format!("{} cannot be the name of a {of}", quote(text));
-        let help =
-            "at most 64 lower-case letters, digits, `.`, `_` and `-`, a letter or digit first".to_owned();
-        report.error(&written.at, &at.key("name").path, message, Some(help));
+        report.error(&written.at, &at.key("name").path, message, Some(NAME_HELP.to_owned()));
     }
 }
 

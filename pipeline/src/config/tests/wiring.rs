@@ -175,3 +175,37 @@ stage = [{ kind = 'generate', input = 'x' }, { kind = 'file' }]",
     assert!(found.contains("did you mean `file`?"), "{found}");
     assert!(found.contains("the first stage is the source and takes no input"), "{found}");
 }
+
+#[test]
+fn a_dead_letter_queue_has_a_name_like_others() {
+    for name in ["", "Lost And Found", "../up", &"x".repeat(65)] {
+        let found = refused(&pipeline(&format!(
+            "{{ kind = 'generate' }},\n{{ kind = 'file', dead_letter = '{name}' }},"
+        )));
+        assert!(found.contains("cannot be the name of a dead-letter queue"), "{name}: {found}");
+        assert!(found.contains("pipelines.toml:5:32 (pipeline.p.stage[1].dead_letter)"), "{name}: {found}");
+    }
+    loaded(&pipeline("{ kind = 'generate' },\n{ kind = 'file', dead_letter = 'lost.2_found' },"));
+}
+
+#[test]
+fn letters_do_not_go_back_to_the_queue_they_are_read_from() {
+    let stages = |own: &str, other: &str| {
+        pipeline(&format!(
+            "\
+{{ kind = 'letters', params = {{ queue = 'q' }} }},
+{{ kind = 'filter', params = {{ expr = '.' }}{own} }},
+{{ kind = 'file'{other} }},"
+        ))
+    };
+    let found = refused_at(&stages(", dead_letter = 'q'", ", dead_letter = 'q'"));
+    assert_eq!(
+        found,
+        [
+            "4:40 letters of `filter` and `file` go to the queue `q` that this pipeline reads, and would come back for ever"
+        ]
+    );
+    assert_eq!(refused_at(&stages("", "").replace("'p'", "'q'")).len(), 1, "the queue of its own name");
+    loaded(&stages(", dead_letter = 'q2'", ""));
+    loaded(&stages(", dead_letter = 'q', on_error = 'drop'", ""));
+}
