@@ -65,7 +65,7 @@ pub async fn redrive(
 }
 
 async fn list(store: &DeadLetterStore, queue: Option<&str>, limit: usize, json: bool) -> anyhow::Result<()> {
-    let letters = store.journal().list(queue, None, limit).await?;
+    let letters = store.journal().list(queue, limit).await?;
     if json {
         let lines: Result<Vec<_>, _> = letters.iter().map(serde_json::to_string).collect();
         return say(&lines?.join("\n"));

@@ -60,6 +60,11 @@ struct Heading {
 const FORMAT: u32 = 1;
 
 impl<'a> LockedQueue<'a> {
+    /// Whether the queue has ever had a letter. To be asked before locking to read: locking creates a file.
+    pub(super) fn exists(folder: &Path, file_name: &str) -> bool {
+        folder.join(format!("{file_name}.jsonl")).exists()
+    }
+
     /// Waits for the lock. `file_name` is the queue's, already made safe.
     pub(super) fn lock(folder: &'a Path, file_name: &str, hold: Hold) -> Result<Self, FileError> {
         let path = folder.join(format!("{file_name}.lock"));
