@@ -234,6 +234,8 @@ pub struct StageSpec {
     pub takes: Takes,
     pub gives: Gives,
     pub effect: Effect,
+    /// Records it is given at a time at the most, whatever its `batch` says; for stages to which a batch is no help.
+    pub max_batch: Option<u32>,
     /// One sentence for lists.
     pub summary: &'static str,
     /// A `[[pipeline.stage]]` table; a test builds it.
@@ -262,6 +264,7 @@ impl StageSpec {
             takes,
             gives,
             effect: Effect::Pure,
+            max_batch: None,
             summary: "",
             example: "",
             schema: schema_of::<C>,
@@ -272,6 +275,15 @@ impl StageSpec {
     #[must_use]
     pub const fn effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
+        self
+    }
+
+    /// # Panics
+    /// At compile time, if `records` is zero.
+    #[must_use]
+    pub const fn max_batch(mut self, records: u32) -> Self {
+        assert!(records > 0, "a stage is given at least one record");
+        self.max_batch = Some(records);
         self
     }
 

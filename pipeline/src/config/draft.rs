@@ -15,6 +15,7 @@ use super::tree::Node;
 use super::walk::{At, Walker};
 use crate::services::Services;
 use crate::spec::{BuildContext, Built, Place, Problem, Registry, Role, StageSpec};
+use crate::units::Span;
 
 /// Far more than anyone can follow; wiring compares each stage with those before it.
 const MOST_STAGES: usize = 1000;
@@ -110,6 +111,25 @@ fn refuse_name(written: &Node, of: &str, at: &At, report: &mut Report) {
     }
 }
 
+/// Without a pause, failed work would be tried again as fast as the machine can.
+fn refuse_no_pause(node: &Node, at: &At, report: &mut Report) {
+    let Some(retry) = node.get("retry") else { return };
+    for key in ["initial", "max"] {
+        let written = retry.get(key);
+        let pause = written.and_then(Node::text).and_then(|text| text.parse::<Span>().ok());
+        if let (Some(written), Some(pause)) = (written, pause)
+            && pause < SHORTEST_PAUSE
+        {
+            let message = format!("`{key}` is too short: there must be a pause between two tries");
+            let help = Some(format!("at least {SHORTEST_PAUSE}"));
+            report.error(&written.at, &at.key("retry").key(key).path, message, help);
+        }
+    }
+}
+
+/// The clock of timers goes in whole milliseconds.
+const SHORTEST_PAUSE: Span = Span::millis(1);
+
 impl<'n> DraftStage<'n> {
     fn read(node: &'n Node, at: At, place: Place, pipeline: &str, check: &mut Check<'_>) -> Self {
         let kind = node.get("kind").and_then(Node::text);
@@ -123,6 +143,7 @@ impl<'n> DraftStage<'n> {
                 check.report.error(&written.at, &at.key("name").path, message, Some(help));
             }
         }
+        refuse_no_pause(node, &at, check.report);
         let mut stage = Self {
             node,
             name: name.or(kind).map_or_else(|| at.path.clone(), str::to_owned),

@@ -177,6 +177,26 @@ stage = [{ kind = 'generate', input = 'x' }, { kind = 'file' }]",
 }
 
 #[test]
+fn nobody_is_answered_by_the_source() {
+    let text = "[[pipeline]]\nname = 'p'\nreply_after = 'generate'\nstage = [{ kind = 'generate' }, { kind = 'file' }]";
+    let found = refused(text);
+    assert!(found.contains("`generate` is the source, which has done nothing yet"), "{found}");
+    assert!(found.contains("pipelines.toml:3:15 (pipeline.p.reply_after)"), "{found}");
+    loaded(&text.replace("'generate'\n", "'file'\n"));
+}
+
+#[test]
+fn there_is_a_pause_between_two_tries() {
+    let retry = |retry: &str| {
+        pipeline(&format!("{{ kind = 'generate' }},\n{{ kind = 'file', retry = {{ {retry} }} }},"))
+    };
+    let found = refused(&retry("initial = '0s', max = '10us'"));
+    assert!(found.contains("pipelines.toml:5:38 (pipeline.p.stage[1].retry.initial)"), "{found}");
+    assert!(found.contains("`max` is too short"), "{found}");
+    loaded(&retry("initial = '1ms', max = '1ms', circuit_pause = '0s', deadline = '0s'"));
+}
+
+#[test]
 fn a_dead_letter_queue_has_a_name_like_others() {
     for name in ["", "Lost And Found", "../up", &"x".repeat(65)] {
         let found = refused(&pipeline(&format!(
