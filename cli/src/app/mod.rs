@@ -88,7 +88,7 @@ async fn serve(
             () = app.runtime().finished(), if until_finished => return Ok(()),
             Some(_) = OptionFuture::from(reload.as_mut()) => reload = None,
             _ = hangup.recv(), if reload.is_none() => reload = Some(start_reload(app)),
-            () = changes.next(|| app.files()), if reload.is_none() => reload = Some(start_reload(app)),
+            () = changes.next(|| app.files_read(), async || app.look_at_files().await), if reload.is_none() => reload = Some(start_reload(app)),
         }
     }
 }
