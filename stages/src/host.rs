@@ -75,6 +75,11 @@ impl PositionFiles {
         PositionFolder::open(folder).await.map(Self)
     }
 
+    /// The folder without touching the disk, for looking at positions and forgetting them; it may not exist.
+    pub fn unopened(folder: impl Into<PathBuf>) -> Self {
+        Self(PositionFolder::unopened(folder))
+    }
+
     /// For listing and forgetting.
     pub fn folder(&self) -> &PositionFolder {
         &self.0

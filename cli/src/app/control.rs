@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use courant_edge::{Control, Redrive, RedriveReport, RunningPipeline};
+use courant_edge::{Control, Redrive, RedriveReport, Running, RunningPipeline};
 use courant_pipeline::config::{Diagnostic, Diagnostics, Loaded, Severity, Style, Topology};
 use courant_pipeline::health::PipelineHealth;
 use courant_pipeline::metrics::RELOADS;
@@ -16,6 +16,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::redrive::Redrives;
 use crate::settings;
 
 pub(super) struct App {
@@ -24,6 +25,7 @@ pub(super) struct App {
     runtime: Runtime,
     metrics: PrometheusHandle,
     stop: CancellationToken,
+    redrives: Redrives,
     /// Held from reading the file until it is applied, so that the last one read is the last one applied.
     reloading: Mutex<()>,
     /// The fingerprint of the files when they were last read, in order or not.
@@ -46,7 +48,8 @@ impl App {
         let stop = CancellationToken::new();
         let reloading = Mutex::default();
         let (files_read, sections) = (AtomicU64::new(loaded.fingerprint), fixed_sections(loaded));
-        Self { file, only, runtime, metrics, stop, reloading, files_read, sections }
+        let redrives = Redrives::default();
+        Self { file, only, runtime, metrics, stop, redrives, reloading, files_read, sections }
     }
 
     pub(super) async fn start(&self, loaded: Loaded) {
@@ -55,6 +58,12 @@ impl App {
 
     pub(super) fn runtime(&self) -> &Runtime {
         &self.runtime
+    }
+
+    /// Lets everything under way come to an end: pipelines, and a redrive.
+    pub(super) async fn drain(&self) {
+        self.stop.cancel();
+        tokio::join!(self.runtime.drain(), self.redrives.ended());
     }
 
     /// How the files were when they were last read.
@@ -147,13 +156,13 @@ impl Control for App {
         self.metrics.render()
     }
 
-    async fn running(&self) -> Vec<RunningPipeline> {
-        let mut running = Vec::new();
+    async fn running(&self) -> Running {
+        let mut pipelines = Vec::new();
         for topology in self.runtime.topologies() {
             let positions = self.runtime.host().positions.load(&topology.name).await.ok().flatten();
-            running.push(RunningPipeline { entry: (*topology.entry).clone(), positions });
+            pipelines.push(RunningPipeline { entry: (*topology.entry).clone(), positions });
         }
-        running
+        Running { only: self.only.clone(), pipelines }
     }
 
     async fn reload(&self) -> Result<ReloadReport, String> {
@@ -166,7 +175,7 @@ impl Control for App {
 
     async fn redrive(&self, request: Redrive) -> Result<RedriveReport, String> {
         let (topologies, host) = (self.runtime.topologies(), self.runtime.host());
-        crate::commands::dead_letters::redrive(&topologies, host, &request, &self.stop).await
+        self.redrives.run(&topologies, host, &request, &self.stop).await
     }
 
     fn stop(&self) {

@@ -4,6 +4,7 @@ mod control;
 mod data_folder;
 mod host;
 mod logging;
+mod redrive;
 mod watch;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub use host::{open_host, start_metrics};
+pub use redrive::redrive_here;
 
 use crate::args;
 use crate::settings::{LoggingConfig, RuntimeConfig};
@@ -57,7 +59,7 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
     serve(&app, config, until_finished, &mut stop_signals).await?;
     tracing::info!("draining");
     tokio::select! {
-        () = app.runtime().drain() => {}
+        () = app.drain() => {}
         () = stop_signals.next() => {
             tracing::warn!("told to stop again, not waiting for the drain");
             bail!("stopped before everything under way was finished; sources will offer it again");
