@@ -37,7 +37,8 @@ pub struct Given {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Expect {
-    /// By sink, or by the last stage of a branch without one: the records that arrive there, in order.
+    /// By sink, or by the last stage or output (`"route.errors"`) of a branch without one: the records that arrive
+    /// there, in order.
     pub records: BTreeMap<String, Vec<ExpectedRecord>>,
     /// How many of the given records end in which way.
     pub dispositions: ExpectedTally,
