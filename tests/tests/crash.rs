@@ -12,19 +12,23 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde_json::Value;
 
-const LINES: usize = 20_000;
+const LINES: usize = 30_000;
 const KEYS: usize = 7;
 /// Every such line is poison: a dead letter.
 const POISON: usize = 211;
 
+/// One key is slow, so that its lines are still under way when later ones have long arrived.
 const PIPELINE: &str = r#"
 [[pipeline]]
 name = "copy"
 stage = [
   { kind = "file", params = { path = "in.jsonl", key = ".key" } },
   { kind = "map", lanes = 3, batch = { records = 97 }, params = { expr = '{key, n: (.n + 0), text}' } },
-  { kind = "throttle", buffer = 200, batch = { records = 50 }, params = { rate = 8000, burst = 50 } },
+  { kind = "route", params = { routes = { slow = '.key == "k0"' }, otherwise = "fast" } },
+  { kind = "throttle", input = "route.fast", buffer = 200, batch = { records = 50 }, params = { rate = 8000, burst = 50 } },
   { kind = "file", name = "out", params = { path = "out.jsonl" } },
+  { kind = "throttle", name = "slowly", input = "route.slow", buffer = 100, batch = { records = 10 }, params = { rate = 700 } },
+  { kind = "file", name = "slow-out", params = { path = "out.jsonl" } },
 ]
 "#;
 
@@ -82,13 +86,37 @@ fn check_position(home: &Home, lines: &[String]) {
     }
 }
 
-/// Starts a process and kills it once it has written some lines, or before that.
-fn run_and_kill(home: &Home, lines_more: usize) {
+/// When to kill a process, counted from its start.
+#[derive(Debug, Clone, Copy)]
+enum Moment {
+    /// Once it has written so many lines.
+    Lines(usize),
+    /// Once it has kept its position so many times: what it has not written by then must not be behind it.
+    Commits(usize),
+}
+
+impl Moment {
+    fn random(random: &mut StdRng) -> Self {
+        match random.random_range(0..3) {
+            0 => Self::Lines(random.random_range(0..2_000)),
+            _ => Self::Commits(random.random_range(1..3)),
+        }
+    }
+}
+
+fn run_and_kill(home: &Home, moment: Moment) {
     let mut process = home.launch(&["--without-edge", "--until-finished"]);
     let before = home.read("out.jsonl").len();
-    until("some lines, or the end", LIMIT, || {
-        let written = &home.read("out.jsonl")[before..];
-        (written.lines().count() >= lines_more || !process.is_running()).then_some(())
+    let (mut last, mut commits) = (home.position("copy"), 0);
+    until("the moment, or the end", LIMIT, || {
+        let kept = home.position("copy");
+        commits += usize::from(kept != last);
+        last = kept;
+        let is_now = match moment {
+            Moment::Lines(lines) => home.read("out.jsonl")[before..].lines().count() >= lines,
+            Moment::Commits(wanted) => commits >= wanted,
+        };
+        (is_now || !process.is_running()).then_some(())
     });
     process.kill();
 }
@@ -99,7 +127,7 @@ fn kills_at_random_moments_lose_nothing() {
     let mut random = random();
     for round in 0..rounds() {
         let before = whole(&home.read("out.jsonl")).count();
-        run_and_kill(&home, random.random_range(0..800));
+        run_and_kill(&home, Moment::random(&mut random));
         let text = home.read("out.jsonl");
         assert_ordered_by_key(&whole(&text).skip(before).map(read).collect::<Vec<_>>());
         check_position(&home, &lines);
@@ -127,7 +155,7 @@ fn append(home: &Home, name: &str, text: &str) {
 #[test]
 fn torn_tails_spoil_nothing_else() {
     let (home, lines) = a_home();
-    run_and_kill(&home, 2_000);
+    run_and_kill(&home, Moment::Lines(2_000));
     append(&home, "out.jsonl", r#"{"key":"k0","n":"#);
     append(&home, "data/dead-letters/copy.jsonl", r#"{"id":"dl_01J0000000000"#);
     let letters = home.letters("copy");
@@ -154,7 +182,7 @@ fn torn_tails_spoil_nothing_else() {
 #[test]
 fn a_half_written_position_is_not_used() {
     let (home, _) = a_home();
-    run_and_kill(&home, 2_000);
+    run_and_kill(&home, Moment::Commits(1));
     let kept = home.position("copy").unwrap();
     home.write("data/positions/copy.json.tmp", r#"{"source":"file:in.js"#);
     let shown = home.run(&["positions", "list"]).ok();
