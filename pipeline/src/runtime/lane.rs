@@ -35,7 +35,7 @@ impl RunContext {
     fn complain(&self, node: &Node, error: &StageError, records: u64) {
         self.shared.note_error(&format_args!("stage `{}`: {error}", node.name));
         if node.complaints.is_due() {
-            tracing::warn!(pipeline = %self.pipeline, stage = %node.name, records, %error, "failed, will retry");
+            tracing::warn!(pipeline = %self.pipeline, stage = %node.name, records, %error, "stage failed, will retry");
         }
     }
 }
