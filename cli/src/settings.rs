@@ -96,10 +96,17 @@ pub fn loader() -> Loader {
         .tests(|| schemars::schema_for!(TestEntry))
 }
 
+/// The process's variables. What is not UTF-8 is shown with replacement characters, and refused where it matters:
+/// `std::env::vars` would panic, whoever's variable it is.
+pub fn environment() -> impl Iterator<Item = (String, String)> {
+    let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    std::env::vars_os().map(move |(name, value)| (lossy(name), lossy(value)))
+}
+
 /// Loads the file, printing warnings; if it is not in order, prints everything that is wrong with it.
 pub fn load(file: &Path) -> Result<Loaded, Exit> {
     let style = style();
-    match loader().load(file, std::env::vars()) {
+    match loader().load(file, environment()) {
         Ok(loaded) => {
             if !loaded.warnings.is_empty() {
                 eprintln!("{}", loaded.warnings.render(style));
@@ -136,12 +143,12 @@ pub fn style() -> Style {
 /// and must stay reachable: if the file as a whole is wrong, its `[runtime]` table has to do, or else the defaults.
 pub fn runtime_config(file: &Path) -> Result<RuntimeConfig, Exit> {
     let loader = loader();
-    let wrong = match loader.load(file, std::env::vars()) {
+    let wrong = match loader.load(file, environment()) {
         Ok(loaded) => return Ok(loaded.section("runtime")),
         Err(wrong) => wrong,
     };
     let table = runtime_table(file).unwrap_or_default();
-    match loader.load_str(&file.to_string_lossy(), &table, std::env::vars()) {
+    match loader.load_str(&file.to_string_lossy(), &table, environment()) {
         Ok(loaded) => {
             if file.exists() {
                 eprintln!(
@@ -165,4 +172,31 @@ fn runtime_table(file: &Path) -> Option<String> {
     let mut alone = toml_edit::DocumentMut::new();
     alone.insert("runtime", document.get("runtime")?.clone());
     Some(alone.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Runs itself again with such variables, since a process should not change its own.
+    #[test]
+    fn variables_that_are_not_utf8_do_no_harm() {
+        if std::env::var_os("AGAIN").is_some() {
+            let odd: Vec<_> = environment().filter(|(name, _)| name.starts_with("ODD_")).collect();
+            assert_eq!(odd, [("ODD_\u{fffd}".to_owned(), "\u{fffd}".to_owned())]);
+            return;
+        }
+        let again = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "settings::tests::variables_that_are_not_utf8_do_no_harm"])
+            .env("AGAIN", "1")
+            .env(OsStr::from_bytes(b"ODD_\xff"), OsStr::from_bytes(b"\xff"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&again.stdout).into_owned();
+        assert!(again.status.success() && said.contains("1 passed"), "{said}");
+    }
 }

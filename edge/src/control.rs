@@ -25,7 +25,7 @@ pub trait Control: Send + Sync {
     fn metrics(&self) -> String;
 
     /// What runs now, which may differ from what the file says by now.
-    async fn running(&self) -> Vec<RunningPipeline>;
+    async fn running(&self) -> Running;
 
     /// Reads the file again and applies it. On an error everything goes on as before. The caller may hang up;
     /// the reload is finished all the same.
@@ -57,6 +57,22 @@ pub struct Component {
 pub enum ComponentStatus {
     Up,
     Down,
+}
+
+/// What a process runs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Running {
+    /// The pipelines it was told to run and no others; all of its file if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<String>,
+    pub pipelines: Vec<RunningPipeline>,
+}
+
+impl Running {
+    /// Whether the process would run a pipeline of this name if its file had one.
+    pub fn wants(&self, pipeline: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == pipeline)
+    }
 }
 
 /// A running pipeline as it was written, and how far it has come.

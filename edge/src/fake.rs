@@ -9,7 +9,7 @@ use courant_pipeline::tap::TapRecord;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::control::{Component, Control, Redrive, RedriveReport, RunningPipeline};
+use crate::control::{Component, Control, Redrive, RedriveReport, Running, RunningPipeline};
 use courant_pipeline::runtime::ReloadReport;
 
 #[derive(Default)]
@@ -68,10 +68,11 @@ impl Control for FakeControl {
         self.metrics.clone()
     }
 
-    async fn running(&self) -> Vec<RunningPipeline> {
+    async fn running(&self) -> Running {
         let entry =
             serde_json::from_value(serde_json::json!({"name": "ingest", "stage": [{"kind": "generate"}]}));
-        vec![RunningPipeline { entry: entry.expect("a valid entry"), positions: None }]
+        let pipelines = vec![RunningPipeline { entry: entry.expect("a valid entry"), positions: None }];
+        Running { only: vec!["ingest".into()], pipelines }
     }
 
     async fn reload(&self) -> Result<ReloadReport, String> {

@@ -15,4 +15,4 @@ mod fake;
 pub mod http;
 
 pub use config::EdgeConfig;
-pub use control::{Component, ComponentStatus, Control, Redrive, RedriveReport, RunningPipeline};
+pub use control::{Component, ComponentStatus, Control, Redrive, RedriveReport, Running, RunningPipeline};

@@ -5,8 +5,9 @@
 //! dropped unresolved fails its slot, so a stage that loses a record by mistake, a panic or a cancelled task
 //! cannot make a source commit past it.
 //!
-//! One allocation serves a whole read batch and a slot is one atomic word; a handle allocated for each record
-//! was rejected because it costs more than the work of a small stage.
+//! One allocation serves a whole read batch and a slot is one atomic word. While records stay together their batch
+//! holds the reference and each record only the number of its slot; a handle allocated for each record
+//! costs more than the work of a small stage.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,7 +20,19 @@ use crate::ledger::Progress;
 use crate::payload::Payload;
 
 /// How a record ended. Ordered by weight: a record whose parts ended differently ends as the heaviest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum Disposition {
@@ -123,8 +136,14 @@ impl ReadAcks {
     }
 
     /// The handle of record `index`; each may be taken once.
+    #[cfg(test)]
     pub(crate) fn ack(self: &Arc<Self>, index: u32) -> Ack {
-        Ack(Some(Share { batch: Arc::clone(self), index }))
+        Ack { share: Some(Arc::clone(self)), index }
+    }
+
+    /// One more part of record `index` to wait for.
+    pub(crate) fn add_share(&self, index: u32) {
+        self.slots[index as usize].fetch_add(1, Ordering::AcqRel);
     }
 
     /// Where reading may resume: past the leading records that are resolved and not failed.
@@ -270,108 +289,141 @@ impl Tally {
     }
 }
 
-/// A share in a source record; resolved once, failed if dropped.
-pub(crate) struct Ack(Option<Share>);
-
-struct Share {
-    batch: Arc<ReadAcks>,
+/// What answers for a record on its way; resolved once, failed if dropped. Two words wide, as every slot has one.
+///
+/// Most records stay together from source to sink. Such a record has a *seat*: its slot's number, in the read batch
+/// that its [`Batch`](crate::Batch) stands for, so that a whole batch needs one reference and not one each. A record
+/// that leaves its batch gets a *share* of its own.
+pub(crate) struct Ack {
+    /// Where the share is; none for a seat.
+    share: Option<Arc<ReadAcks>>,
+    /// [`NOBODY`] if nobody waits for the record, such as one that a test builds.
     index: u32,
 }
 
+const NOBODY: u32 = u32::MAX;
+
+impl Default for Ack {
+    fn default() -> Self {
+        Self { share: None, index: NOBODY }
+    }
+}
+
 impl Ack {
-    /// For records nobody waits for, such as those a test builds.
-    pub(crate) fn none() -> Self {
-        Self(None)
+    pub(crate) fn seat(index: u32) -> Self {
+        Self { share: None, index }
     }
 
     /// Leaves a handle behind that nobody waits for.
     pub(crate) fn take(&mut self) -> Self {
-        Self(self.0.take())
+        std::mem::take(self)
     }
 
-    pub(crate) fn branch(&self) -> Self {
-        Self(self.0.as_ref().map(|share| {
-            share.batch.slots[share.index as usize].fetch_add(1, Ordering::AcqRel);
-            Share { batch: Arc::clone(&share.batch), index: share.index }
-        }))
+    fn is_seat(&self) -> bool {
+        self.share.is_none() && self.index != NOBODY
     }
 
+    /// Makes a seat a share of its own, so that the record can leave its batch.
+    pub(crate) fn own(&mut self, acks: &Arc<ReadAcks>) {
+        if self.is_seat() {
+            self.share = Some(Arc::clone(acks));
+        }
+    }
+
+    /// Another share, or another seat, in the same record.
+    pub(crate) fn branch(&self, acks: Option<&Arc<ReadAcks>>) -> Self {
+        if let Some(batch) = self.batch(acks) {
+            batch.add_share(self.index);
+        }
+        Self { share: self.share.clone(), index: self.index }
+    }
+
+    /// The read batch it is in, given the one its batch stands for.
+    fn batch<'a>(&'a self, acks: Option<&'a Arc<ReadAcks>>) -> Option<&'a Arc<ReadAcks>> {
+        self.share.as_ref().or(acks).filter(|_| self.index != NOBODY)
+    }
+
+    /// Ends a record that is out of its batch.
     pub(crate) fn resolve(
         mut self,
         disposition: Disposition,
         reason: Option<&str>,
         receipt: Option<Box<Payload>>,
     ) {
-        if let Some(share) = self.0.take()
-            && share.batch.end(share.index, disposition, reason, receipt)
+        debug_assert!(!self.is_seat(), "a seat is resolved by its batch");
+        self.end(disposition, reason, receipt);
+    }
+
+    fn end(&mut self, disposition: Disposition, reason: Option<&str>, receipt: Option<Box<Payload>>) {
+        if let Some(batch) = self.share.take()
+            && batch.end(self.index, disposition, reason, receipt)
         {
-            share.batch.resolved(1);
+            batch.resolved(1);
         }
     }
 
     /// Answers the client now; the record goes on (`reply_after`).
-    pub(crate) fn reply_early(&self, receipt: Option<Box<Payload>>) {
-        if let Some(share) = &self.0 {
-            share.batch.note(share.index, Disposition::Delivered, None, receipt);
-            share.batch.reply(share.index, Disposition::Delivered);
-        }
-    }
-}
-
-/// Resolves many records the same way, touching each read batch's counter once a run of neighbours.
-pub(crate) struct Resolver {
-    disposition: Disposition,
-    run: Option<(Arc<ReadAcks>, u32)>,
-}
-
-impl Resolver {
-    pub(crate) fn new(disposition: Disposition) -> Self {
-        Self { disposition, run: None }
-    }
-
-    pub(crate) fn resolve(&mut self, mut ack: Ack, reason: Option<&str>, receipt: Option<Box<Payload>>) {
-        let Some(share) = ack.0.take() else { return };
-        let done = u32::from(share.batch.end(share.index, self.disposition, reason, receipt));
-        match &mut self.run {
-            Some((batch, count)) if Arc::ptr_eq(batch, &share.batch) => *count += done,
-            run => {
-                if let Some((batch, count)) = run.replace((share.batch, done))
-                    && count > 0
-                {
-                    batch.resolved(count);
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Resolver {
-    fn drop(&mut self) {
-        if let Some((batch, count)) = self.run.take()
-            && count > 0
-        {
-            batch.resolved(count);
+    pub(crate) fn reply_early(&self, acks: Option<&Arc<ReadAcks>>, receipt: Option<Box<Payload>>) {
+        if let Some(batch) = self.batch(acks) {
+            batch.note(self.index, Disposition::Delivered, None, receipt);
+            batch.reply(self.index, Disposition::Delivered);
         }
     }
 }
 
 impl Drop for Ack {
     fn drop(&mut self) {
-        if self.0.is_some() {
-            Self(self.0.take()).resolve(
-                Disposition::Failed,
-                Some("the record was given up unresolved"),
-                None,
-            );
-        }
+        self.end(Disposition::Failed, Some(GIVEN_UP), None);
+    }
+}
+
+/// What the client of a record hears that nobody resolved.
+const GIVEN_UP: &str = "the record was given up unresolved";
+
+impl fmt::Debug for ReadAcks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReadAcks({} of {} unresolved)", self.unresolved.load(Ordering::Relaxed), self.slots.len())
     }
 }
 
 impl fmt::Debug for Ack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(share) => write!(f, "Ack({})", share.index),
-            None => f.write_str("Ack(none)"),
+        match self.index {
+            NOBODY => f.write_str("Ack(nobody)"),
+            index => write!(f, "Ack({index})"),
+        }
+    }
+}
+
+/// Resolves the records of a batch the same way, touching the read batch's counter once for all its seats.
+pub(crate) struct Resolver<'a> {
+    disposition: Disposition,
+    acks: Option<&'a Arc<ReadAcks>>,
+    seats: u32,
+}
+
+impl<'a> Resolver<'a> {
+    pub(crate) fn new(disposition: Disposition, acks: Option<&'a Arc<ReadAcks>>) -> Self {
+        Self { disposition, acks, seats: 0 }
+    }
+
+    pub(crate) fn resolve(&mut self, ack: &mut Ack, reason: Option<&str>, receipt: Option<Box<Payload>>) {
+        let mut ack = ack.take();
+        match self.acks {
+            Some(acks) if ack.is_seat() => {
+                self.seats += u32::from(acks.end(ack.index, self.disposition, reason, receipt));
+            }
+            _ => ack.end(self.disposition, reason, receipt),
+        }
+    }
+}
+
+impl Drop for Resolver<'_> {
+    fn drop(&mut self) {
+        if let Some(acks) = self.acks
+            && self.seats > 0
+        {
+            acks.resolved(self.seats);
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
+use crate::ack::{Ack, Disposition, ReadAcks, Resolver};
 use crate::error::{Class, StageError};
 use crate::payload::Payload;
 use crate::record::Record;
@@ -53,6 +54,7 @@ pub(crate) enum Verdicts {
 #[derive(Debug)]
 pub struct Slot {
     pub(crate) record: Record,
+    pub(crate) ack: Ack,
     pub(crate) verdict: Verdict,
 }
 
@@ -116,16 +118,18 @@ impl Slot {
 #[derive(Debug, Default)]
 pub struct Batch {
     pub(crate) slots: Vec<Slot>,
+    /// The read batch in which the records with a seat have theirs.
+    acks: Option<Arc<ReadAcks>>,
 }
 
 impl Batch {
     pub fn with_capacity(records: usize) -> Self {
-        Self { slots: Vec::with_capacity(records) }
+        Self { slots: Vec::with_capacity(records), acks: None }
     }
 
     #[inline]
     pub fn push(&mut self, record: Record) {
-        self.slots.push(Slot { record, verdict: Verdict::Forward });
+        self.slots.push(Slot::from(record));
     }
 
     pub fn len(&self) -> usize {
@@ -191,9 +195,129 @@ impl From<Vec<Record>> for Batch {
     }
 }
 
+/// A record out of its batch, with what answers for it.
+#[derive(Debug)]
+pub(crate) struct Acked {
+    pub(crate) record: Record,
+    pub(crate) ack: Ack,
+}
+
+impl Acked {
+    pub(crate) fn into_slot(self, verdict: Verdict) -> Slot {
+        Slot { record: self.record, ack: self.ack, verdict }
+    }
+}
+
+impl From<Slot> for Acked {
+    fn from(slot: Slot) -> Self {
+        Self { record: slot.record, ack: slot.ack }
+    }
+}
+
+impl From<Record> for Slot {
+    fn from(record: Record) -> Self {
+        Self { record, ack: Ack::default(), verdict: Verdict::Forward }
+    }
+}
+
 impl FromIterator<Record> for Batch {
     fn from_iter<I: IntoIterator<Item = Record>>(records: I) -> Self {
-        Self { slots: records.into_iter().map(|record| Slot { record, verdict: Verdict::Forward }).collect() }
+        Self { slots: records.into_iter().map(Slot::from).collect(), acks: None }
+    }
+}
+
+/// How records keep their acks while the runtime moves them about.
+impl Batch {
+    /// Gives every record its seat in the read batch it came in.
+    pub(crate) fn take_seats(&mut self, acks: Arc<ReadAcks>) {
+        for (index, slot) in (0u32..).zip(&mut self.slots) {
+            slot.ack = Ack::seat(index);
+        }
+        self.acks = Some(acks);
+    }
+
+    /// The records, each with an ack of its own.
+    pub(crate) fn into_slots(mut self) -> Vec<Slot> {
+        self.own_all();
+        std::mem::take(&mut self.slots)
+    }
+
+    fn own_all(&mut self) {
+        if let Some(acks) = self.acks.take() {
+            self.slots.iter_mut().for_each(|slot| slot.ack.own(&acks));
+        }
+    }
+
+    /// Distributes the records over `parts` batches, in order.
+    pub(crate) fn distribute(mut self, parts: usize, part_of: impl Fn(&Record) -> usize) -> Vec<Self> {
+        let mut split: Vec<Self> =
+            (0..parts).map(|_| Self { slots: Vec::new(), acks: self.acks.clone() }).collect();
+        for slot in std::mem::take(&mut self.slots) {
+            split[part_of(&slot.record)].slots.push(slot);
+        }
+        split
+    }
+
+    /// Cuts the batch off after `keep` records; the rest.
+    pub(crate) fn split_off(&mut self, keep: usize) -> Self {
+        Self { slots: self.slots.split_off(keep), acks: self.acks.clone() }
+    }
+
+    pub(crate) fn append(&mut self, mut other: Self) {
+        let same = match (&self.acks, &other.acks) {
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
+            (one, two) => one.is_none() && two.is_none(),
+        };
+        if !same {
+            self.own_all();
+            other.own_all();
+        }
+        self.slots.append(&mut other.slots);
+    }
+
+    /// A copy for another branch, answered for by the same source records.
+    pub(crate) fn branch(&self) -> Self {
+        let copy = |slot: &Slot| Slot {
+            record: slot.record.clone(),
+            ack: slot.ack.branch(self.acks.as_ref()),
+            verdict: Verdict::Forward,
+        };
+        Self { slots: self.slots.iter().map(copy).collect(), acks: self.acks.clone() }
+    }
+
+    /// Ends every record the same way.
+    pub(crate) fn resolve(mut self, disposition: Disposition) {
+        self.resolve_where(disposition, |_| Some(None));
+    }
+
+    /// Ends the records for which `reason` says so, leaving the others in place.
+    pub(crate) fn resolve_where<'r>(
+        &mut self,
+        disposition: Disposition,
+        mut reason: impl FnMut(&Slot) -> Option<Option<&'r str>>,
+    ) {
+        let mut resolver = Resolver::new(disposition, self.acks.as_ref());
+        self.slots.retain_mut(|slot| {
+            let Some(reason) = reason(slot) else { return true };
+            resolver.resolve(&mut slot.ack, reason, slot.record.receipt.take());
+            false
+        });
+    }
+
+    /// Answers every record's client now; the records go on.
+    pub(crate) fn reply_early(&self) {
+        for slot in &self.slots {
+            slot.ack.reply_early(self.acks.as_ref(), slot.record.receipt.clone());
+        }
+    }
+}
+
+/// Seats that were not resolved fail, as shares do by themselves.
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if self.acks.is_some() && !self.slots.is_empty() {
+            self.resolve_where(Disposition::Failed, |_| Some(None));
+        }
     }
 }
 

@@ -5,7 +5,6 @@ use std::fmt;
 use std::hash::Hasher;
 use std::sync::Arc;
 
-use crate::ack::Ack;
 use crate::payload::Payload;
 
 /// What orders records: those of one key are handled in the order they were read.
@@ -86,10 +85,9 @@ impl Headers {
     }
 }
 
-/// A record on its way through a pipeline.
-///
-/// Dropping one that was read from a source fails it: the source will not commit past it.
-#[derive(Debug)]
+/// A record on its way through a pipeline. Who answers for it is the runtime's business: a stage can neither lose nor
+/// double that.
+#[derive(Debug, Clone)]
 pub struct Record {
     /// Records without a key share one lane, in order.
     pub key: Option<Key>,
@@ -97,19 +95,12 @@ pub struct Record {
     pub headers: Headers,
     /// What a request/response source answers with; attached by the stage that knows it.
     pub receipt: Option<Box<Payload>>,
-    pub(crate) ack: Ack,
 }
 
 impl Record {
     #[inline]
     pub fn new(payload: impl Into<Payload>) -> Self {
-        Self {
-            key: None,
-            payload: payload.into(),
-            headers: Headers::default(),
-            receipt: None,
-            ack: Ack::none(),
-        }
+        Self { key: None, payload: payload.into(), headers: Headers::default(), receipt: None }
     }
 
     #[must_use]
@@ -126,19 +117,6 @@ impl Record {
             payload: payload.into(),
             headers: self.headers.clone(),
             receipt: self.receipt.clone(),
-            ack: Ack::none(),
-        }
-    }
-
-    /// A copy for another branch, answered for by the same source record.
-    #[must_use]
-    pub(crate) fn branch(&self) -> Self {
-        Self {
-            key: self.key.clone(),
-            payload: self.payload.clone(),
-            headers: self.headers.clone(),
-            receipt: self.receipt.clone(),
-            ack: self.ack.branch(),
         }
     }
 
@@ -158,7 +136,7 @@ mod tests {
     /// Every stage moves records; growing one by a field slows all of them.
     #[test]
     fn a_record_stays_small() {
-        assert!(size_of::<Record>() <= 72, "{}", size_of::<Record>());
+        assert!(size_of::<Record>() <= 56, "{}", size_of::<Record>());
         assert!(size_of::<crate::batch::Slot>() <= 96, "{}", size_of::<crate::batch::Slot>());
     }
 

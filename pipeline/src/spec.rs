@@ -179,15 +179,21 @@ pub struct Built {
     pub outputs: Vec<String>,
     /// Records may leave with another key than they came with, and so belong in another lane.
     pub rekeys: bool,
+    /// The dead-letter queue that a source reads to its end; letters of the same pipeline must not go there.
+    pub drains: Option<String>,
 }
 
 impl Built {
     pub fn source(source: impl Source + 'static) -> Self {
-        Self { part: Part::Source(Box::new(source)), access: Vec::new(), outputs: Vec::new(), rekeys: false }
+        Self::new(Part::Source(Box::new(source)))
     }
 
     pub fn stage(stage: impl Stage + 'static) -> Self {
-        Self { part: Part::Stage(Arc::new(stage)), access: Vec::new(), outputs: Vec::new(), rekeys: false }
+        Self::new(Part::Stage(Arc::new(stage)))
+    }
+
+    fn new(part: Part) -> Self {
+        Self { part, access: Vec::new(), outputs: Vec::new(), rekeys: false, drains: None }
     }
 
     #[must_use]
@@ -208,6 +214,12 @@ impl Built {
         self.outputs = outputs;
         self
     }
+
+    #[must_use]
+    pub fn drains(mut self, queue: impl Into<String>) -> Self {
+        self.drains = Some(queue.into());
+        self
+    }
 }
 
 /// A kind's parameters: read from TOML, documented by their doc comments, and the stage's factory.
@@ -222,6 +234,8 @@ pub struct StageSpec {
     pub takes: Takes,
     pub gives: Gives,
     pub effect: Effect,
+    /// Records it is given at a time at the most, whatever its `batch` says; for stages to which a batch is no help.
+    pub max_batch: Option<u32>,
     /// One sentence for lists.
     pub summary: &'static str,
     /// A `[[pipeline.stage]]` table; a test builds it.
@@ -250,6 +264,7 @@ impl StageSpec {
             takes,
             gives,
             effect: Effect::Pure,
+            max_batch: None,
             summary: "",
             example: "",
             schema: schema_of::<C>,
@@ -260,6 +275,15 @@ impl StageSpec {
     #[must_use]
     pub const fn effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
+        self
+    }
+
+    /// # Panics
+    /// At compile time, if `records` is zero.
+    #[must_use]
+    pub const fn max_batch(mut self, records: u32) -> Self {
+        assert!(records > 0, "a stage is given at least one record");
+        self.max_batch = Some(records);
         self
     }
 

@@ -22,13 +22,20 @@ impl Span {
     }
 }
 
+/// Longer than anything waits, and short enough that adding it to a point in time never overflows.
+const LONGEST_SPAN: Duration = Duration::from_secs(1000 * 86_400);
+
 impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        humantime::parse_duration(text)
-            .map(Self)
-            .map_err(|_| format!("`{text}` is not a length of time; write one like \"250ms\" or \"1m 30s\""))
+        let span = humantime::parse_duration(text).map_err(|_| {
+            format!("`{text}` is not a length of time; write one like \"250ms\" or \"1m 30s\"")
+        })?;
+        if span > LONGEST_SPAN {
+            return Err(format!("`{text}` is longer than 1000 days; write a shorter time"));
+        }
+        Ok(Self(span))
     }
 }
 
@@ -141,5 +148,15 @@ mod tests {
         assert_eq!("1m 30s".parse::<Span>().unwrap(), Span::secs(90));
         let error = "soon".parse::<Span>().unwrap_err();
         assert!(error.contains("250ms"), "{error}");
+    }
+
+    #[test]
+    fn a_span_can_be_added_to_a_point_in_time() {
+        let longest = "1000days".parse::<Span>().unwrap();
+        assert!(tokio::time::Instant::now().checked_add(longest.0).is_some());
+        for text in ["1001days", "500000000000years", "18446744073709551615s"] {
+            let error = text.parse::<Span>().unwrap_err();
+            assert!(error.contains("1000 days"), "{error}");
+        }
     }
 }

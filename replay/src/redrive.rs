@@ -1,11 +1,13 @@
 //! Runs dead letters again, from the stage that gave up on them.
 //!
 //! Letters of one queue may come from several pipelines and stages; each such group is one run of that pipeline's
-//! stages with `dead-letter-read` in place of its source. A run reads no further than the queue's last letter at the
-//! start, so what fails again becomes a new letter and is not read again. A letter leaves its queue only after its
-//! record has come to an end: a crash runs it twice and never loses it.
+//! stages with `dead-letter-read` in place of its source. A run reads as many letters as there were at the start, in
+//! the order they came, so what fails again becomes a new letter behind them and is not read again. A letter leaves its
+//! queue only after its record has come to an end: a crash runs it twice and never loses it.
+//!
+//! Ids do not tell where to end: they follow the clock, and one that was set back would leave letters out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use courant_connectors::files::FileError;
 use courant_connectors::files::dead_letters::DeadLetterJournal;
@@ -16,9 +18,6 @@ use courant_stages::host::DeadLetterStore;
 use courant_stages::sources::dead_letter_read;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-
-/// Letters looked at together while the queue is surveyed.
-const PAGE: usize = 1000;
 
 /// Which letters to run again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,16 +54,17 @@ pub enum RedriveError {
         "pipeline `{pipeline}` failed while it ran the letters, the rest of them stay in their queue: {failure}"
     )]
     Failed { pipeline: String, failure: Failure },
+    /// Letters are settled in order, as every source commits.
+    #[error(
+        "stopped after {done} letters; from the first unfinished one on they stay in their queue, and those done after it would run again"
+    )]
+    Stopped { done: u64 },
 }
 
-/// Letters of one stage: how many, and the last of them.
-#[derive(Debug, Clone)]
-struct Group {
-    letters: u64,
-    last: String,
-}
+/// How many letters come from each stage of each pipeline.
+type Groups = BTreeMap<(String, String), u64>;
 
-/// Runs the letters that are there now; returns when each has come to an end.
+/// Runs the letters that are there now; returns when each has come to an end, or early and in good order on `stop`.
 pub async fn redrive(
     topologies: &[Topology],
     host: &Host,
@@ -75,7 +75,7 @@ pub async fn redrive(
     let groups = survey(store.journal(), request).await?;
     let runs = groups
         .iter()
-        .map(|((pipeline, stage), group)| plan(topologies, request, pipeline, stage, group))
+        .map(|((pipeline, stage), letters)| plan(topologies, request, pipeline, stage, *letters))
         .collect::<Result<Vec<_>, _>>()?;
     let mut redriven = Redriven::default();
     for topology in runs {
@@ -84,41 +84,35 @@ pub async fn redrive(
         for disposition in courant_pipeline::Disposition::ALL {
             redriven.dispositions.add(disposition, report.dispositions.of(disposition));
         }
-        if let Ending::Failed(failure) = report.ending {
-            return Err(RedriveError::Failed { pipeline: topology.name.to_string(), failure });
+        match report.ending {
+            Ending::Finished => {}
+            Ending::Stopped => {
+                let tally = redriven.dispositions;
+                return Err(RedriveError::Stopped { done: tally.sum() - tally.failed });
+            }
+            Ending::Failed(failure) => {
+                return Err(RedriveError::Failed { pipeline: topology.name.to_string(), failure });
+            }
         }
     }
     Ok(redriven)
 }
 
 /// Which pipelines and stages the letters come from.
-async fn survey(
-    journal: &DeadLetterJournal,
-    request: &Request,
-) -> Result<BTreeMap<(String, String), Group>, RedriveError> {
-    let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
-    let mut missing: Vec<&String> = request.ids.iter().collect();
-    let mut after: Option<String> = None;
-    loop {
-        let page = journal.list(Some(&request.queue), after.as_deref(), PAGE).await?;
-        let Some(last) = page.last() else { break };
-        after = Some(last.id.clone());
-        for stored in page {
-            if !request.ids.is_empty() && !request.ids.contains(&stored.id) {
-                continue;
+async fn survey(journal: &DeadLetterJournal, request: &Request) -> Result<Groups, RedriveError> {
+    let missing: HashSet<String> = request.ids.iter().cloned().collect();
+    let all = missing.is_empty();
+    let surveyed =
+        journal.fold(&request.queue, (Groups::new(), missing), move |(groups, missing), stored| {
+            if all || missing.remove(&stored.id) {
+                *groups.entry((stored.letter.pipeline, stored.letter.stage)).or_default() += 1;
             }
-            missing.retain(|id| **id != stored.id);
-            let group = groups
-                .entry((stored.letter.pipeline, stored.letter.stage))
-                .or_insert_with(|| Group { letters: 0, last: String::new() });
-            group.letters += 1;
-            group.last = stored.id;
-        }
-    }
+        });
+    let (groups, missing) = surveyed.await?;
     if missing.is_empty() {
         return Ok(groups);
     }
-    let ids = missing.into_iter().cloned().collect();
+    let ids = request.ids.iter().filter(|id| missing.contains(*id)).cloned().collect();
     Err(RedriveError::UnknownLetters { queue: request.queue.clone(), ids })
 }
 
@@ -128,7 +122,7 @@ fn plan(
     request: &Request,
     pipeline: &str,
     stage: &str,
-    group: &Group,
+    letters: u64,
 ) -> Result<Topology, RedriveError> {
     let queue = &request.queue;
     let topology = topologies.iter().find(|topology| *topology.name == *pipeline).ok_or_else(|| {
@@ -141,12 +135,12 @@ fn plan(
             stage: stage.to_owned(),
         })?;
     let mut params = json!({
-        "queue": queue, "from_pipeline": pipeline, "from_stage": stage, "until": group.last
+        "queue": queue, "from_pipeline": pipeline, "from_stage": stage, "limit": letters
     });
     if !request.ids.is_empty() {
         params["ids"] = json!(request.ids);
     }
-    tracing::info!(pipeline, stage, letters = group.letters, "redriving dead letters");
+    tracing::info!(pipeline, stage, letters, "redriving dead letters");
     let source = StageNode {
         name: "dead-letter-read".into(),
         spec: &dead_letter_read::SPEC,
@@ -159,3 +153,7 @@ fn plan(
     };
     Ok(topology.starting_at(index, source))
 }
+
+#[cfg(test)]
+#[path = "redrive_tests.rs"]
+mod tests;

@@ -26,7 +26,7 @@ impl DeadLetterStore {
         DeadLetterJournal::open(folder).await.map(Self)
     }
 
-    /// The store without touching the disk, for checking a configuration.
+    /// The store without touching the disk: for checking a configuration, and for looking at letters.
     pub fn unopened(folder: impl Into<PathBuf>) -> Self {
         Self(DeadLetterJournal::unopened(folder))
     }
@@ -75,6 +75,11 @@ impl PositionFiles {
         PositionFolder::open(folder).await.map(Self)
     }
 
+    /// The folder without touching the disk, for looking at positions and forgetting them; it may not exist.
+    pub fn unopened(folder: impl Into<PathBuf>) -> Self {
+        Self(PositionFolder::unopened(folder))
+    }
+
     /// For listing and forgetting.
     pub fn folder(&self) -> &PositionFolder {
         &self.0
@@ -109,7 +114,7 @@ impl PositionStore for PositionFiles {
 pub(crate) fn file_error(doing: &'static str, error: FileError) -> StageError {
     let class = match error {
         FileError::Io { .. } | FileError::Interrupted(_) => Class::Retry,
-        FileError::Name { .. } | FileError::Damaged { .. } | FileError::LineTooLong { .. } => Class::Fatal,
+        FileError::Name { .. } | FileError::Damaged { .. } => Class::Fatal,
     };
     StageError::new(class, doing, error)
 }
@@ -139,7 +144,7 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = DeadLetterStore::open(folder.path()).await.unwrap();
         store.put(vec![letter("b", "1"), letter("a", "2"), letter("b", "3")]).await.unwrap();
-        let kept = store.journal().list(Some("b"), None, 10).await.unwrap();
+        let kept = store.journal().list(Some("b"), 10).await.unwrap();
         assert_eq!(kept.iter().map(|kept| &kept.letter.payload[..]).collect::<Vec<_>>(), [b"1", b"3"]);
         assert_eq!(kept[0].letter.class, "reject");
         assert_eq!(store.put(vec![letter("", "1")]).await.unwrap_err().class, Class::Fatal);

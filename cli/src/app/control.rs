@@ -2,20 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use courant_edge::{Control, Redrive, RedriveReport, RunningPipeline};
-use courant_pipeline::config::{Loaded, Style, Topology};
+use courant_edge::{Control, Redrive, RedriveReport, Running, RunningPipeline};
+use courant_pipeline::config::{Diagnostic, Diagnostics, Loaded, Severity, Style, Topology};
 use courant_pipeline::health::PipelineHealth;
 use courant_pipeline::metrics::RELOADS;
 use courant_pipeline::runtime::{ReloadReport, Runtime};
 use courant_pipeline::tap::TapRecord;
 use metrics::counter;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::redrive::Redrives;
 use crate::settings;
 
 pub(super) struct App {
@@ -24,15 +25,12 @@ pub(super) struct App {
     runtime: Runtime,
     metrics: PrometheusHandle,
     stop: CancellationToken,
+    redrives: Redrives,
     /// Held from reading the file until it is applied, so that the last one read is the last one applied.
-    reloading: tokio::sync::Mutex<()>,
-    /// The files of the configuration in force, and its tables that only a restart can change.
-    loaded: Mutex<InForce>,
-}
-
-#[derive(Default)]
-struct InForce {
-    files: Vec<PathBuf>,
+    reloading: Mutex<()>,
+    /// The fingerprint of the files when they were last read, in order or not.
+    files_read: AtomicU64,
+    /// The tables that only a restart can change.
     sections: BTreeMap<&'static str, serde_json::Value>,
 }
 
@@ -48,9 +46,10 @@ impl App {
         loaded: &Loaded,
     ) -> Self {
         let stop = CancellationToken::new();
-        let in_force = InForce { files: loaded.files.clone(), sections: fixed_sections(loaded) };
-        let reloading = tokio::sync::Mutex::default();
-        Self { file, only, runtime, metrics, stop, reloading, loaded: Mutex::new(in_force) }
+        let reloading = Mutex::default();
+        let (files_read, sections) = (AtomicU64::new(loaded.fingerprint), fixed_sections(loaded));
+        let redrives = Redrives::default();
+        Self { file, only, runtime, metrics, stop, redrives, reloading, files_read, sections }
     }
 
     pub(super) async fn start(&self, loaded: Loaded) {
@@ -61,8 +60,23 @@ impl App {
         &self.runtime
     }
 
-    pub(super) fn files(&self) -> Vec<PathBuf> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).files.clone()
+    /// Lets everything under way come to an end: pipelines, and a redrive.
+    pub(super) async fn drain(&self) {
+        self.stop.cancel();
+        tokio::join!(self.runtime.drain(), self.redrives.ended());
+    }
+
+    /// How the files were when they were last read.
+    pub(super) fn files_read(&self) -> u64 {
+        self.files_read.load(Ordering::Relaxed)
+    }
+
+    /// How the files are.
+    pub(super) async fn look_at_files(&self) -> u64 {
+        let file = self.file.clone();
+        let looked = tokio::task::spawn_blocking(move || settings::loader().fingerprint(&file)).await;
+        // It does not panic, and if it did the next look would tell.
+        looked.unwrap_or_else(|_| self.files_read())
     }
 
     pub(super) async fn stop_asked(&self) {
@@ -79,19 +93,22 @@ impl App {
     /// Reads the file again and applies it; if it is not in order, nothing changes and the answer says why.
     pub(super) async fn reload_file(&self) -> Result<ReloadReport, String> {
         let _one_at_a_time = self.reloading.lock().await;
-        let loaded = match settings::loader().load(&self.file, std::env::vars()) {
+        // Before they are read: a change in between is one that the next look finds.
+        self.files_read.store(self.look_at_files().await, Ordering::Relaxed);
+        let loaded = match settings::loader().load(&self.file, settings::environment()) {
             Ok(loaded) => loaded,
             Err(wrong) => {
                 counter!(RELOADS, "outcome" => "refused").increment(1);
+                log(&wrong);
+                tracing::error!(
+                    file = %self.file.display(), errors = wrong.errors(), "reload refused, nothing was changed"
+                );
                 let wrong = wrong.render(Style::Plain);
-                tracing::error!(file = %self.file.display(), "the configuration is wrong, nothing was changed\n{wrong}");
                 return Err(format!("the configuration is wrong, nothing was changed\n{wrong}"));
             }
         };
-        if !loaded.warnings.is_empty() {
-            tracing::warn!("configuration\n{}", loaded.warnings.render(Style::Plain));
-        }
-        self.keep(&loaded);
+        log(&loaded.warnings);
+        self.tell_of_changes_that_wait(&loaded);
         let report = self.runtime.apply(self.wanted(loaded.topologies)).await;
         counter!(RELOADS, "outcome" => "applied").increment(1);
         tracing::info!(
@@ -101,15 +118,27 @@ impl App {
         Ok(report)
     }
 
-    fn keep(&self, loaded: &Loaded) {
-        let sections = fixed_sections(loaded);
-        let mut in_force = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, table) in &sections {
-            if in_force.sections.get(name) != Some(table) {
+    fn tell_of_changes_that_wait(&self, loaded: &Loaded) {
+        for (name, table) in &fixed_sections(loaded) {
+            if self.sections.get(name) != Some(table) {
                 tracing::warn!(table = name, "changed, but takes effect only after a restart");
             }
         }
-        in_force.files.clone_from(&loaded.files);
+    }
+}
+
+/// One line each, for machines that read logs.
+fn log(found: &Diagnostics) {
+    for Diagnostic { severity, origin, path, message, help } in found {
+        let help = help.as_deref();
+        match severity {
+            Severity::Error => {
+                tracing::error!(place = %origin, key = path, problem = message, help, "configuration error");
+            }
+            Severity::Warning => {
+                tracing::warn!(place = %origin, key = path, problem = message, help, "configuration warning");
+            }
+        }
     }
 }
 
@@ -127,13 +156,13 @@ impl Control for App {
         self.metrics.render()
     }
 
-    async fn running(&self) -> Vec<RunningPipeline> {
-        let mut running = Vec::new();
+    async fn running(&self) -> Running {
+        let mut pipelines = Vec::new();
         for topology in self.runtime.topologies() {
             let positions = self.runtime.host().positions.load(&topology.name).await.ok().flatten();
-            running.push(RunningPipeline { entry: (*topology.entry).clone(), positions });
+            pipelines.push(RunningPipeline { entry: (*topology.entry).clone(), positions });
         }
-        running
+        Running { only: self.only.clone(), pipelines }
     }
 
     async fn reload(&self) -> Result<ReloadReport, String> {
@@ -146,10 +175,14 @@ impl Control for App {
 
     async fn redrive(&self, request: Redrive) -> Result<RedriveReport, String> {
         let (topologies, host) = (self.runtime.topologies(), self.runtime.host());
-        crate::commands::dead_letters::redrive(&topologies, host, &request, &self.stop).await
+        self.redrives.run(&topologies, host, &request, &self.stop).await
     }
 
     fn stop(&self) {
         self.stop.cancel();
     }
 }
+
+#[cfg(test)]
+#[path = "control_tests.rs"]
+mod tests;

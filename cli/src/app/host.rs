@@ -8,14 +8,16 @@ use courant_pipeline::{Services, metrics};
 use courant_stages::host::{DeadLetterStore, PositionFiles};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
+use super::data_folder::DataFolder;
 use crate::settings::RuntimeConfig;
 
-/// Opens the stores in the data folder.
+/// Takes the data folder and opens the stores in it. Nobody else can until the host and its clones are gone.
 pub async fn open_host(config: &RuntimeConfig) -> anyhow::Result<Host> {
+    let folder = Arc::new(DataFolder::take(&config.data_dir)?);
     let dead_letters = Arc::new(DeadLetterStore::open(config.dead_letters()).await?);
     let positions = Arc::new(PositionFiles::open(config.positions()).await?);
     Ok(Host {
-        services: Services::default().with(Arc::clone(&dead_letters)),
+        services: Services::default().with(Arc::clone(&dead_letters)).with(folder),
         dead_letters,
         positions,
         drain_deadline: config.drain_deadline.0,
@@ -46,5 +48,23 @@ pub(super) async fn upkeep(handle: PrometheusHandle) {
     loop {
         every.tick().await;
         handle.run_upkeep();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_data_folder_is_taken_as_long_as_the_host_lives() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = RuntimeConfig { data_dir: folder.path().join("data"), ..RuntimeConfig::default() };
+        let host = open_host(&config).await.unwrap();
+        let used_by_a_pipeline = host.services.clone();
+        drop(host);
+        let refused = open_host(&config).await.err().expect("a pipeline still runs").to_string();
+        assert!(refused.contains("another courant uses the data folder"), "{refused}");
+        drop(used_by_a_pipeline);
+        open_host(&config).await.unwrap();
     }
 }

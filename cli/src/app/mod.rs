@@ -1,14 +1,16 @@
 //! A running process: pipelines, edge and admin socket, from start to drain.
 
 mod control;
+mod data_folder;
 mod host;
 mod logging;
+mod redrive;
 mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use courant_edge::EdgeConfig;
 use courant_edge::admin::AdminServer;
 use courant_edge::http::HttpServer;
@@ -20,10 +22,12 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub use host::{open_host, start_metrics};
+pub use redrive::redrive_here;
 
 use crate::args;
 use crate::settings::{LoggingConfig, RuntimeConfig};
 use control::App;
+use data_folder::DataFolder;
 
 /// Runs what was loaded until it is told to stop.
 pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::Result<()> {
@@ -32,9 +36,8 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
     tokio::spawn(host::upkeep(metrics.clone()));
     let config: RuntimeConfig = loaded.section("runtime");
     refuse_unknown(&options.only, &loaded)?;
-    // The socket first: it also keeps a second process out of the data folder.
-    std::fs::create_dir_all(&config.data_dir)
-        .with_context(|| format!("cannot create the data folder `{}`", config.data_dir.display()))?;
+    DataFolder::create(&config.data_dir)?;
+    // The socket first: a second process is told where the first one answers.
     let admin = AdminServer::bind(&config.admin_socket())?;
     let http = if options.without_edge {
         None
@@ -56,7 +59,7 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
     serve(&app, config, until_finished, &mut stop_signals).await?;
     tracing::info!("draining");
     tokio::select! {
-        () = app.runtime().drain() => {}
+        () = app.drain() => {}
         () = stop_signals.next() => {
             tracing::warn!("told to stop again, not waiting for the drain");
             bail!("stopped before everything under way was finished; sources will offer it again");
@@ -87,7 +90,7 @@ async fn serve(
             () = app.runtime().finished(), if until_finished => return Ok(()),
             Some(_) = OptionFuture::from(reload.as_mut()) => reload = None,
             _ = hangup.recv(), if reload.is_none() => reload = Some(start_reload(app)),
-            () = changes.next(|| app.files()), if reload.is_none() => reload = Some(start_reload(app)),
+            () = changes.next(|| app.files_read(), async || app.look_at_files().await), if reload.is_none() => reload = Some(start_reload(app)),
         }
     }
 }

@@ -6,17 +6,13 @@
 //! A change counts once two looks in a row find the same: a file that is still being written may be in order by
 //! chance, as an empty one is, and would stop what it does not name yet.
 
-use std::hash::Hasher as _;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 pub(super) struct Watch {
     every: Option<Interval>,
-    /// What was found when a change was last told of.
-    told: Option<u64>,
-    /// What was found by the last look.
+    /// What the last look found.
     seen: Option<u64>,
 }
 
@@ -28,74 +24,77 @@ impl Watch {
             every.set_missed_tick_behavior(MissedTickBehavior::Delay);
             every
         });
-        Self { every, told: None, seen: None }
+        Self { every, seen: None }
     }
 
-    /// Waits until the files have changed since this last returned, and have come to rest. Cancel-safe.
-    pub(super) async fn next(&mut self, files: impl Fn() -> Vec<PathBuf>) {
+    /// Waits until the files are not as they were when they were last read, and have come to rest: `look` tells how
+    /// they are, `read` how they were. Cancel-safe.
+    pub(super) async fn next(&mut self, read: impl Fn() -> u64, look: impl AsyncFn() -> u64) {
         let Some(every) = &mut self.every else { return std::future::pending().await };
         loop {
             every.tick().await;
-            let now = fingerprint(&files());
+            let now = look().await;
             let at_rest = self.seen.replace(now) == Some(now);
-            let told = *self.told.get_or_insert(now);
-            if at_rest && told != now {
-                self.told = Some(now);
+            if at_rest && now != read() {
                 return;
             }
         }
     }
 }
 
-/// Of names and contents; a file that cannot be read counts as absent.
-fn fingerprint(files: &[PathBuf]) -> u64 {
-    let mut hasher = std::hash::DefaultHasher::new();
-    for file in files {
-        hasher.write(file.as_os_str().as_encoded_bytes());
-        match std::fs::read(file) {
-            Ok(content) => hasher.write(&content),
-            Err(_) => hasher.write_u8(0),
-        }
-    }
-    hasher.finish()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    const EVERY: Duration = Duration::from_secs(1);
+
+    /// Files, as they were read and as they are.
+    struct Files {
+        read: Cell<u64>,
+        now: Cell<u64>,
+    }
+
+    impl Files {
+        async fn change_within(&self, watch: &mut Watch, time: Duration) -> bool {
+            let change = watch.next(|| self.read.get(), async || self.now.get());
+            let noticed = tokio::time::timeout(time, change).await.is_ok();
+            if noticed {
+                self.read.set(self.now.get()); // whether or not they are in order
+            }
+            noticed
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_change_is_noticed_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("pipelines.toml");
-        std::fs::write(&file, "one").unwrap();
-        let mut watch = Watch::new(Duration::from_secs(1));
-        let files = || vec![file.clone()];
-        let soon = Duration::from_secs(10);
-        assert!(tokio::time::timeout(soon, watch.next(files)).await.is_err(), "nothing has changed");
-        std::fs::write(&file, "two").unwrap();
-        assert!(tokio::time::timeout(soon, watch.next(files)).await.is_ok());
-        assert!(tokio::time::timeout(soon, watch.next(files)).await.is_err());
+        let files = Files { read: Cell::new(1), now: Cell::new(1) };
+        let mut watch = Watch::new(EVERY);
+        assert!(!files.change_within(&mut watch, 10 * EVERY).await, "nothing has changed");
+        files.now.set(2);
+        assert!(files.change_within(&mut watch, 10 * EVERY).await);
+        assert!(!files.change_within(&mut watch, 10 * EVERY).await);
+        files.now.set(3);
+        files.read.set(3);
+        assert!(!files.change_within(&mut watch, 10 * EVERY).await, "somebody else had them read");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_before_the_first_look_is_noticed() {
+        let files = Files { read: Cell::new(1), now: Cell::new(2) };
+        assert!(files.change_within(&mut Watch::new(EVERY), 10 * EVERY).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_file_that_is_still_written_is_waited_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("pipelines.toml");
-        std::fs::write(&file, "one").unwrap();
-        let mut watch = Watch::new(Duration::from_secs(1));
-        let files = || vec![file.clone()];
-        let one_look = Duration::from_secs(1);
-        let between_looks = Duration::from_millis(1_500);
-        assert!(tokio::time::timeout(between_looks, watch.next(files)).await.is_err());
-        std::fs::write(&file, "").unwrap();
-        assert!(tokio::time::timeout(one_look, watch.next(files)).await.is_err(), "it was cut just now");
-        std::fs::write(&file, "two").unwrap();
-        let soon = Duration::from_secs(10);
-        assert!(tokio::time::timeout(soon, watch.next(files)).await.is_ok());
-        assert!(
-            tokio::time::timeout(soon, watch.next(files)).await.is_err(),
-            "the two writes are one change"
-        );
+        let files = Files { read: Cell::new(1), now: Cell::new(1) };
+        let mut watch = Watch::new(EVERY);
+        assert!(!files.change_within(&mut watch, EVERY * 3 / 2).await);
+        files.now.set(2);
+        assert!(!files.change_within(&mut watch, EVERY).await, "it was cut just now");
+        files.now.set(3);
+        assert!(files.change_within(&mut watch, 10 * EVERY).await);
+        assert!(!files.change_within(&mut watch, 10 * EVERY).await, "the two writes are one change");
     }
 }

@@ -8,7 +8,7 @@ use crate::exit::Exit;
 use crate::settings;
 
 pub(super) fn run(file: &Path, options: &args::Check) -> anyhow::Result<()> {
-    let (found, pipelines) = match settings::loader().load(file, std::env::vars()) {
+    let (found, pipelines) = match settings::loader().load(file, settings::environment()) {
         Ok(loaded) => (loaded.warnings, Some(loaded.topologies.len())),
         Err(wrong) => (wrong, None),
     };

@@ -7,11 +7,7 @@ use courant_connectors::files::dead_letters::StoredLetter;
 use courant_edge::admin::ClientError;
 use courant_edge::{Redrive, RedriveReport};
 use courant_pipeline::clock;
-use courant_pipeline::config::Topology;
-use courant_pipeline::runtime::Host;
-use courant_replay::redrive as replay;
 use courant_stages::host::DeadLetterStore;
-use tokio_util::sync::CancellationToken;
 
 use super::{admin, say};
 use crate::args::DeadLetters;
@@ -19,7 +15,7 @@ use crate::{app, settings};
 
 pub(super) async fn run(file: &Path, command: DeadLetters) -> anyhow::Result<()> {
     let config = settings::runtime_config(file)?;
-    let store = DeadLetterStore::open(config.dead_letters()).await?;
+    let store = DeadLetterStore::unopened(config.dead_letters());
     match command {
         DeadLetters::List { queue, limit, json } => list(&store, queue.as_deref(), limit, json).await,
         DeadLetters::Show { id } => show(&store, &id).await,
@@ -41,31 +37,13 @@ pub(super) async fn run(file: &Path, command: DeadLetters) -> anyhow::Result<()>
 /// In the running process if there is one, since it holds the connections; here otherwise.
 async fn redrive_anywhere(file: &Path, request: Redrive) -> anyhow::Result<RedriveReport> {
     match admin(file)?.redrive(request.clone()).await {
-        Err(ClientError::NotRunning { .. }) => {
-            let loaded = settings::load(file)?;
-            let host = app::open_host(&loaded.section("runtime")).await?;
-            let stop = CancellationToken::new();
-            redrive(&loaded.topologies, &host, &request, &stop).await.map_err(anyhow::Error::msg)
-        }
+        Err(ClientError::NotRunning { .. }) => app::redrive_here(&settings::load(file)?, &request).await,
         answered => Ok(answered?),
     }
 }
 
-/// Runs letters again and reports in the words of the admin protocol.
-pub async fn redrive(
-    topologies: &[Topology],
-    host: &Host,
-    request: &Redrive,
-    stop: &CancellationToken,
-) -> Result<RedriveReport, String> {
-    let request = replay::Request { queue: request.queue.clone(), ids: request.ids.clone() };
-    let redriven =
-        replay::redrive(topologies, host, &request, stop).await.map_err(|error| error.to_string())?;
-    Ok(RedriveReport { redriven: redriven.letters, dispositions: redriven.dispositions })
-}
-
 async fn list(store: &DeadLetterStore, queue: Option<&str>, limit: usize, json: bool) -> anyhow::Result<()> {
-    let letters = store.journal().list(queue, None, limit).await?;
+    let letters = store.journal().list(queue, limit).await?;
     if json {
         let lines: Result<Vec<_>, _> = letters.iter().map(serde_json::to_string).collect();
         return say(&lines?.join("\n"));

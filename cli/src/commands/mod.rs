@@ -2,7 +2,7 @@
 
 mod bench;
 mod check;
-pub mod dead_letters;
+mod dead_letters;
 mod plan;
 mod positions;
 mod tap;

@@ -11,7 +11,7 @@ use crate::args::Positions;
 use crate::settings;
 
 pub(super) async fn run(file: &Path, command: Positions) -> anyhow::Result<()> {
-    let files = PositionFiles::open(settings::runtime_config(file)?.positions()).await?;
+    let files = PositionFiles::unopened(settings::runtime_config(file)?.positions());
     match command {
         Positions::List => list(&files).await,
         Positions::Forget { pipeline } => forget(file, &files, &pipeline).await,
@@ -32,7 +32,7 @@ async fn list(files: &PositionFiles) -> anyhow::Result<()> {
 
 async fn forget(file: &Path, files: &PositionFiles, pipeline: &str) -> anyhow::Result<()> {
     match admin(file)?.running().await {
-        Ok(running) if running.iter().any(|running| running.entry.name == pipeline) => {
+        Ok(running) if running.pipelines.iter().any(|running| running.entry.name == pipeline) => {
             bail!("pipeline `{pipeline}` is running and would save its position again; stop it first");
         }
         Ok(_) | Err(ClientError::NotRunning { .. }) => {}

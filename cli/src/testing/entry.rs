@@ -37,7 +37,8 @@ pub struct Given {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Expect {
-    /// By sink, or by the last stage of a branch without one: the records that arrive there, in order.
+    /// By sink, or by the last stage or output (`"route.errors"`) of a branch without one: the records that arrive
+    /// there, in order.
     pub records: BTreeMap<String, Vec<ExpectedRecord>>,
     /// How many of the given records end in which way.
     pub dispositions: ExpectedTally,
@@ -94,31 +95,11 @@ pub struct ExpectedLetter {
 #[serde(deny_unknown_fields)]
 pub struct ExpectedReply {
     /// `delivered`, `dropped`, `dead-lettered` or `failed`.
-    pub disposition: ReplyDisposition,
+    pub disposition: Disposition,
     /// A part of the reason.
     #[serde(default)]
     pub reason: Option<String>,
     /// What a stage attached for the client.
     #[serde(default)]
     pub receipt: Option<Value>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum ReplyDisposition {
-    Delivered,
-    Dropped,
-    DeadLettered,
-    Failed,
-}
-
-impl ReplyDisposition {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Delivered => Disposition::Delivered.name(),
-            Self::Dropped => Disposition::Dropped.name(),
-            Self::DeadLettered => Disposition::DeadLettered.name(),
-            Self::Failed => Disposition::Failed.name(),
-        }
-    }
 }

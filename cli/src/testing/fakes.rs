@@ -10,7 +10,7 @@ use courant_pipeline::positions::{PositionStore, SavedPositions};
 use courant_pipeline::spec::{ANY, BuildContext, Built, Problem, Role, StageConfig, StageSpec, Takes};
 use courant_pipeline::stage::{Partition, Positions, Read, ReadBatch};
 use courant_pipeline::units::Span;
-use courant_pipeline::{Batch, Key, Payload, Record, Reply, Source, Stage, StageError};
+use courant_pipeline::{Batch, Key, Output, Payload, Record, Reply, Source, Stage, StageError};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -63,35 +63,64 @@ impl Scene {
     }
 }
 
-/// The topology with its ends replaced, in one lane.
-pub(super) fn stage(topology: &Topology) -> Topology {
+/// A topology on stage.
+pub(super) struct Staged {
+    /// With its ends replaced, in one lane.
+    pub(super) topology: Topology,
+    /// Where records can arrive, by name.
+    pub(super) ends: Vec<String>,
+}
+
+pub(super) fn stage(topology: &Topology) -> Staged {
     let mut staged = topology.clone();
-    let ends: Vec<usize> =
-        (1..staged.stages.len()).filter(|index| staged.children(*index).next().is_none()).collect();
     for node in &mut staged.stages {
         node.policy.lanes = Some(1);
         node.policy.buffer = None;
         node.policy.batch.wait = Span::default();
     }
     (staged.stages[0].spec, staged.stages[0].params) = (&GIVEN, json!({}));
-    for index in ends {
-        let end = &mut staged.stages[index];
-        if end.spec.role == Role::Sink {
-            (end.spec, end.params) = (&CAPTURE, json!({}));
-        } else {
-            let capture = StageNode {
-                spec: &CAPTURE,
-                params: json!({}),
-                input: Some(Input { stage: index, output: 0 }),
-                outputs: Vec::new(),
-                access: Vec::new(),
-                rekeys: false,
-                ..end.clone()
+    let mut ends = Vec::new();
+    for (index, node) in topology.stages.iter().enumerate() {
+        if node.spec.role == Role::Sink {
+            (staged.stages[index].spec, staged.stages[index].params) = (&CAPTURE, json!({}));
+            ends.push(node.name.to_string());
+            continue;
+        }
+        for output in loose_outputs(topology, index) {
+            let name = match node.outputs.get(usize::from(output)) {
+                Some(output) if node.outputs.len() > 1 => format!("{}.{output}", node.name),
+                _ => node.name.to_string(),
             };
+            let capture = capture(&name, Input { stage: index, output }, &staged.stages[index]);
             staged.stages.push(capture);
+            ends.push(name);
         }
     }
-    staged
+    Staged { topology: staged, ends }
+}
+
+/// The outputs of a stage that no other takes.
+fn loose_outputs(topology: &Topology, stage: usize) -> Vec<Output> {
+    let outputs = topology.stages[stage].outputs.len().max(1);
+    let is_taken = |output: Output| topology.children(stage).any(|(_, taken)| taken == output);
+    (0..outputs)
+        .filter_map(|output| Output::try_from(output).ok())
+        .filter(|output| !is_taken(*output))
+        .collect()
+}
+
+/// A sink that remembers, behind a stage and under its policy.
+fn capture(name: &str, input: Input, behind: &StageNode) -> StageNode {
+    StageNode {
+        name: name.into(),
+        spec: &CAPTURE,
+        params: json!({}),
+        input: Some(input),
+        outputs: Vec::new(),
+        access: Vec::new(),
+        rekeys: false,
+        policy: behind.policy.clone(),
+    }
 }
 
 fn scene(context: &BuildContext<'_>) -> Result<Arc<Scene>, Vec<Problem>> {

@@ -37,6 +37,20 @@ pub async fn run(test: &TestEntry, topologies: &[Topology], limit: Duration) -> 
             names.join(", ")
         ));
     };
+    let staged = fakes::stage(topology);
+    let unknown: Vec<_> = test.expect.records.keys().filter(|name| !staged.ends.contains(name)).collect();
+    if let [name, ..] = unknown[..] {
+        let ends = staged.ends.join(", ");
+        return Outcome::Failed(format!(
+            "expects records at `{name}`, where none can arrive; `{}` ends at: {ends}",
+            test.pipeline
+        ));
+    }
+    play(test, &staged.topology, limit).await
+}
+
+/// Runs what is on stage, and compares.
+async fn play(test: &TestEntry, staged: &Topology, limit: Duration) -> Outcome {
     let scene = Arc::new(Scene::new(test.given.clone()));
     let host = Host {
         services: Services::default().with(Arc::clone(&scene)),
@@ -44,9 +58,8 @@ pub async fn run(test: &TestEntry, topologies: &[Topology], limit: Duration) -> 
         positions: Arc::clone(&scene) as _,
         drain_deadline: Duration::ZERO,
     };
-    let staged = fakes::stage(topology);
     let stop = CancellationToken::new();
-    let Ok(report) = tokio::time::timeout(limit, run_to_end(&staged, &host, &stop)).await else {
+    let Ok(report) = tokio::time::timeout(limit, run_to_end(staged, &host, &stop)).await else {
         return Outcome::Failed(format!("took longer than {limit:?}; --timeout gives it more time"));
     };
     let mut wrong = Vec::new();
@@ -55,4 +68,58 @@ pub async fn run(test: &TestEntry, topologies: &[Topology], limit: Duration) -> 
     }
     wrong.extend(compare::compare(&test.expect, &scene.happened().await, &report.dispositions));
     if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong.join("\n\n")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings;
+
+    const PIPELINE: &str = r#"
+[[pipeline]]
+name = "p"
+[[pipeline.stage]]
+kind = "generate"
+[[pipeline.stage]]
+kind = "route"
+params = { routes = { small = ". < 10", big = ". >= 10" } }
+[[pipeline.stage]]
+kind = "map"
+input = "route.small"
+params = { expr = ". + 1" }
+"#;
+
+    async fn outcome(expect: serde_json::Value) -> Outcome {
+        let loaded = settings::loader().load_str("pipelines.toml", PIPELINE, []).unwrap();
+        let test = serde_json::json!({
+            "name": "t", "pipeline": "p", "given": [{"payload": 1}, {"payload": 20}], "expect": expect
+        });
+        let test = serde_json::from_value(test).unwrap();
+        run(&test, &loaded.topologies, Duration::from_secs(10)).await
+    }
+
+    fn records(end: &str, payload: &str) -> serde_json::Value {
+        let payload: serde_json::Value = payload.parse().unwrap();
+        serde_json::json!({"records": {end: [{"payload": payload}]}})
+    }
+
+    #[tokio::test]
+    async fn records_arrive_at_every_end() {
+        assert_eq!(outcome(records("map", "2")).await, Outcome::Passed);
+        assert_eq!(outcome(records("route.big", "20")).await, Outcome::Passed, "though no stage takes it");
+        assert!(matches!(outcome(records("route.big", "21")).await, Outcome::Failed(_)));
+    }
+
+    #[tokio::test]
+    async fn expecting_nothing_where_nothing_can_arrive_is_a_mistake() {
+        for end in ["mpa", "route", "generate"] {
+            let Outcome::Failed(why) = outcome(serde_json::json!({"records": {end: []}})).await else {
+                panic!("`{end}` is no end");
+            };
+            assert!(
+                why.contains(&format!("`{end}`")) && why.contains("route.big, route.otherwise, map"),
+                "{why}"
+            );
+        }
+    }
 }

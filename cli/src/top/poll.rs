@@ -25,7 +25,7 @@ pub(super) async fn order(client: &AdminClient) -> Result<StageOrder, ClientErro
         let names = entry.stage.into_iter().map(|stage| stage.name.unwrap_or(stage.kind)).collect();
         (entry.name, names)
     };
-    Ok(running.into_iter().map(|pipeline| stages(pipeline.entry)).collect())
+    Ok(running.pipelines.into_iter().map(|pipeline| stages(pipeline.entry)).collect())
 }
 
 /// Polls until the receiver is dropped.

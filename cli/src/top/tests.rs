@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use courant_edge::admin::{AdminClient, AdminServer, ClientError};
-use courant_edge::{Control, Redrive, RedriveReport, RunningPipeline};
+use courant_edge::{Control, Redrive, RedriveReport, Running, RunningPipeline};
 use courant_pipeline::Tally;
 use courant_pipeline::health::{PipelineHealth, PipelineState};
 use courant_pipeline::runtime::ReloadReport;
@@ -58,9 +58,10 @@ impl Control for Counting {
         metrics(0)
     }
 
-    async fn running(&self) -> Vec<RunningPipeline> {
+    async fn running(&self) -> Running {
         let entry = serde_json::json!({"name": "ingest", "stage": [{"kind": "x", "name": "persist"}]});
-        vec![RunningPipeline { entry: serde_json::from_value(entry).unwrap(), positions: None }]
+        let entry = serde_json::from_value(entry).unwrap();
+        Running { only: Vec::new(), pipelines: vec![RunningPipeline { entry, positions: None }] }
     }
 
     async fn reload(&self) -> Result<ReloadReport, String> {

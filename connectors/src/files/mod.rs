@@ -8,8 +8,9 @@
 //! appears or is replaced has its folder synced too. File calls block, so each operation runs on tokio's
 //! blocking threads as one unit; dropping the future does not undo or tear it.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 pub mod dead_letters;
@@ -26,11 +27,6 @@ pub enum FileError {
     Name { name: String, reason: &'static str },
     #[error("{path} is damaged: {reason}; {advice}", path = .path.display())]
     Damaged { path: PathBuf, reason: String, advice: &'static str },
-    #[error(
-        "{path} has a line longer than {max} bytes at byte {offset}; raise the limit or shorten the line",
-        path = .path.display()
-    )]
-    LineTooLong { path: PathBuf, offset: u64, max: u64 },
     #[error("the file operation was cut short: {0}")]
     Interrupted(String),
 }
@@ -60,9 +56,23 @@ fn sync_folder(folder: &Path) -> Result<(), FileError> {
         .map_err(FileError::doing("sync the folder", folder))
 }
 
-/// Creates the folder with its parents, durably as far as the last one goes.
+/// Creates the folder with its parents, for what others may read.
 fn create_folder(folder: &Path) -> Result<(), FileError> {
     std::fs::create_dir_all(folder).map_err(FileError::doing("create the folder", folder))
+}
+
+/// Creates the folder with its parents, for what only the owner may read: letters hold what users wrote. A folder
+/// that is there keeps the permissions somebody gave it.
+fn create_private_folder(folder: &Path) -> Result<(), FileError> {
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    created.map_err(FileError::doing("create the folder", folder))
+}
+
+/// Options for a file that only the owner may read, if they create it.
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
 }
 
 /// Puts `content` in place of the file in one step: after a crash either the old or the new content is there.
@@ -74,8 +84,45 @@ fn replace_file(folder: &Path, path: &Path, content: &[u8]) -> Result<(), FileEr
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
-    let mut file = File::create(&temporary).map_err(FileError::doing("create", &temporary))?;
+    let created = private_file().write(true).create(true).truncate(true).open(&temporary);
+    let mut file = created.map_err(FileError::doing("create", &temporary))?;
     file.write_all(content).and_then(|()| file.sync_all()).map_err(FileError::doing("write", &temporary))?;
     std::fs::rename(&temporary, path).map_err(FileError::doing("replace", path))?;
     sync_folder(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    /// Every file below a folder.
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+    }
+
+    #[tokio::test]
+    async fn what_a_process_keeps_is_for_its_owner_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let journal = dead_letters::DeadLetterJournal::open(data.join("dead-letters")).await.unwrap();
+        let ids = journal.append("q", vec![dead_letters::tests::letter(b"1"); 3]).await.unwrap();
+        journal.settle("q", ids[..1].to_vec()).await.unwrap();
+        let positions = positions::PositionFolder::open(data.join("positions")).await.unwrap();
+        let at = positions::StoredPositions { source: "s".into(), positions: [("0".into(), 1)].into() };
+        positions.save("p", &at).await.unwrap();
+
+        assert_eq!([mode(&data), mode(&data.join("positions"))], [0o700, 0o700]);
+        let files = files(&data);
+        assert_eq!(files.len(), 4, "{files:?}");
+        for file in files {
+            assert_eq!(mode(&file), 0o600, "{}", file.display());
+        }
+    }
 }

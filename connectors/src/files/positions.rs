@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileError, blocking, create_folder, names, replace_file};
+use super::{FileError, blocking, create_private_folder, names, replace_file};
 
 const EXTENSION: &str = ".json";
 
@@ -33,12 +33,15 @@ struct Inner {
 impl PositionFolder {
     /// Creates the folder if it is missing.
     pub async fn open(folder: impl Into<PathBuf>) -> Result<Self, FileError> {
-        let folder = folder.into();
-        blocking(move || {
-            create_folder(&folder)?;
-            Ok(Self(Arc::new(Inner { folder, writing: Mutex::new(()) })))
-        })
-        .await
+        let positions = Self::unopened(folder);
+        let inner = Arc::clone(&positions.0);
+        blocking(move || create_private_folder(&inner.folder)).await?;
+        Ok(positions)
+    }
+
+    /// The folder without touching the disk, for looking at positions and forgetting them; it may not exist.
+    pub fn unopened(folder: impl Into<PathBuf>) -> Self {
+        Self(Arc::new(Inner { folder: folder.into(), writing: Mutex::new(()) }))
     }
 
     /// None if the pipeline has never saved any.
@@ -85,7 +88,11 @@ impl Inner {
 
     fn list(&self) -> Result<BTreeMap<String, StoredPositions>, FileError> {
         let mut all = BTreeMap::new();
-        let entries = std::fs::read_dir(&self.folder).map_err(FileError::doing("list", &self.folder))?;
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(all),
+            Err(error) => return Err(FileError::doing("list", &self.folder)(error)),
+        };
         for entry in entries {
             let path = entry.map_err(FileError::doing("list", &self.folder))?.path();
             let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(EXTENSION));
@@ -136,6 +143,16 @@ mod tests {
         again.forget("c").await.unwrap();
         again.forget("c").await.unwrap();
         assert_eq!(again.load("c").await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn looking_creates_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let absent = PositionFolder::unopened(folder.path().join("absent"));
+        assert_eq!(absent.list().await.unwrap(), BTreeMap::new());
+        assert_eq!(absent.load("p").await.unwrap(), None);
+        absent.forget("p").await.unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::protocol::{Request, Response};
 use super::socket::{SocketError, check_length};
-use crate::control::{Redrive, RedriveReport, RunningPipeline};
+use crate::control::{Redrive, RedriveReport, Running};
 
 /// A process that does not answer a look at its state for this long is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,7 +65,7 @@ impl AdminClient {
         self.look(&Request::Metrics).await
     }
 
-    pub async fn running(&self) -> Result<Vec<RunningPipeline>, ClientError> {
+    pub async fn running(&self) -> Result<Running, ClientError> {
         self.look(&Request::Running).await
     }
 

@@ -15,7 +15,7 @@ pub enum Request {
     Health,
     /// The metrics in Prometheus' text format, as one string.
     Metrics,
-    /// The running pipelines' entries and positions.
+    /// The running pipelines' entries and positions, and whether it runs no others.
     Running,
     /// Reads the file again and applies it.
     Reload,

@@ -64,7 +64,9 @@ async fn looks_and_commands_reach_the_control() {
     let server = start();
     assert_eq!(server.client.health().await.unwrap(), server.control.pipelines);
     assert_eq!(server.client.metrics().await.unwrap(), "courant_up 1\n");
-    assert_eq!(server.client.running().await.unwrap()[0].entry.name, "ingest");
+    let running = server.client.running().await.unwrap();
+    assert_eq!(running.pipelines[0].entry.name, "ingest");
+    assert!(running.wants("ingest") && !running.wants("fanout"), "it runs no more than that");
     assert!(refusal(server.client.reload().await).contains("kafka-consum"));
     let which = Redrive { queue: "ingest".into(), ids: vec!["1".into()] };
     assert_eq!(server.client.redrive(which.clone()).await.unwrap().redriven, 1);

@@ -17,7 +17,7 @@ fn a_dropped_handle_fails_its_record() {
 fn a_split_record_ends_as_its_heaviest_part() {
     let (batch, progress) = acks(1);
     let whole = batch.ack(0);
-    let part = whole.branch();
+    let part = whole.branch(None);
     whole.resolve(Disposition::Delivered, None, None);
     assert_eq!(progress.tally().sum(), 0, "one part is still on its way");
     part.resolve(Disposition::DeadLettered, None, None);
@@ -40,9 +40,9 @@ fn settled_stops_before_the_first_gap() {
 fn bulk_resolution_counts_every_record_once() {
     let (one, progress) = acks(2);
     let two = ReadAcks::new(vec![3], Vec::new(), Arc::clone(&progress));
-    let mut resolver = Resolver::new(Disposition::Delivered);
-    for ack in [one.ack(0), two.ack(0), one.ack(1)] {
-        resolver.resolve(ack, None, None);
+    let mut resolver = Resolver::new(Disposition::Delivered, Some(&one));
+    for mut ack in [Ack::seat(0), two.ack(0), Ack::seat(1)] {
+        resolver.resolve(&mut ack, None, None);
     }
     drop(resolver);
     assert_eq!(progress.tally(), Tally { delivered: 3, ..Tally::default() });
@@ -53,7 +53,7 @@ async fn the_reply_of_a_split_record_waits_for_its_last_part() {
     let (to, mut reply) = oneshot::channel();
     let batch = ReadAcks::new(vec![1], vec![Some(to)], Arc::new(Progress::default()));
     let whole = batch.ack(0);
-    let part = whole.branch();
+    let part = whole.branch(None);
     whole.resolve(Disposition::Delivered, None, Some(Box::new(Payload::from_static("7"))));
     assert!(reply.try_recv().is_err());
     part.resolve(Disposition::DeadLettered, Some("full"), None);
@@ -69,7 +69,7 @@ async fn an_early_reply_is_the_only_reply() {
     let (to, reply) = oneshot::channel();
     let batch = ReadAcks::new(vec![1], vec![Some(to)], progress);
     let ack = batch.ack(0);
-    ack.reply_early(Some(Box::new(Payload::from_static("1"))));
+    ack.reply_early(None, Some(Box::new(Payload::from_static("1"))));
     ack.resolve(Disposition::Failed, Some("late"), None);
     assert_eq!(reply.await.unwrap().disposition, Disposition::Delivered);
 }

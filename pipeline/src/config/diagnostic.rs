@@ -49,6 +49,16 @@ pub enum Origin {
     Default,
 }
 
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line, column, .. } => write!(f, "{}:{line}:{column}", path.display()),
+            Self::Env { variable } => write!(f, "environment variable {variable}"),
+            Self::Default => f.write_str("built-in defaults"),
+        }
+    }
+}
+
 /// A name that is not UTF-8 must not cost the whole report.
 fn lossy<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())

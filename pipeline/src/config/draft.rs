@@ -15,6 +15,7 @@ use super::tree::Node;
 use super::walk::{At, Walker};
 use crate::services::Services;
 use crate::spec::{BuildContext, Built, Place, Problem, Registry, Role, StageSpec};
+use crate::units::Span;
 
 /// Far more than anyone can follow; wiring compares each stage with those before it.
 const MOST_STAGES: usize = 1000;
@@ -93,8 +94,11 @@ impl<'n> Draft<'n> {
     }
 }
 
+pub(super) const NAME_HELP: &str =
+    "at most 64 lower-case letters, digits, `.`, `_` and `-`, a letter or digit first";
+
 /// `[a-z0-9][a-z0-9._-]{0,63}`: safe as a file name, a metric label and part of a topic.
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     text.len() <= 64
         && text.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c))
@@ -103,11 +107,28 @@ fn is_name(text: &str) -> bool {
 fn refuse_name(written: &Node, of: &str, at: &At, report: &mut Report) {
     if let Some(text) = written.text() {
         let message = format!("{} cannot be the name of a {of}", quote(text));
-        let help =
-            "at most 64 lower-case letters, digits, `.`, `_` and `-`, a letter or digit first".to_owned();
-        report.error(&written.at, &at.key("name").path, message, Some(help));
+        report.error(&written.at, &at.key("name").path, message, Some(NAME_HELP.to_owned()));
     }
 }
+
+/// Without a pause, failed work would be tried again as fast as the machine can.
+fn refuse_no_pause(node: &Node, at: &At, report: &mut Report) {
+    let Some(retry) = node.get("retry") else { return };
+    for key in ["initial", "max"] {
+        let written = retry.get(key);
+        let pause = written.and_then(Node::text).and_then(|text| text.parse::<Span>().ok());
+        if let (Some(written), Some(pause)) = (written, pause)
+            && pause < SHORTEST_PAUSE
+        {
+            let message = format!("`{key}` is too short: there must be a pause between two tries");
+            let help = Some(format!("at least {SHORTEST_PAUSE}"));
+            report.error(&written.at, &at.key("retry").key(key).path, message, help);
+        }
+    }
+}
+
+/// The clock of timers goes in whole milliseconds.
+const SHORTEST_PAUSE: Span = Span::millis(1);
 
 impl<'n> DraftStage<'n> {
     fn read(node: &'n Node, at: At, place: Place, pipeline: &str, check: &mut Check<'_>) -> Self {
@@ -122,6 +143,7 @@ impl<'n> DraftStage<'n> {
                 check.report.error(&written.at, &at.key("name").path, message, Some(help));
             }
         }
+        refuse_no_pause(node, &at, check.report);
         let mut stage = Self {
             node,
             name: name.or(kind).map_or_else(|| at.path.clone(), str::to_owned),

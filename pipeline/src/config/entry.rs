@@ -16,7 +16,8 @@ pub struct PipelineEntry {
     /// The plane it belongs to, which decides what it may touch.
     #[serde(default)]
     pub plane: Plane,
-    /// Answer the client once this stage has handled the record, instead of at the end of the pipeline.
+    /// Answer the client once this stage has handled the record, instead of at the end of the pipeline. Not the source,
+    /// which has only read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_after: Option<String>,
     /// The stages, source first. Each takes its input from the one before it unless it names another.
@@ -75,7 +76,8 @@ pub struct StageEntry {
     /// How many records it is given at a time.
     #[serde(default)]
     pub batch: BatchLimits,
-    /// Records that may wait in front of it. Without a buffer it runs in the same task as the stage before it.
+    /// Records that may wait in front of each of its lanes: with 4 lanes and a buffer of 100, 400 may wait. Without a
+    /// buffer it runs in the same task as the stage before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffer: Option<NonZeroU32>,
     /// How failed work is tried again.
@@ -114,7 +116,7 @@ impl Default for BatchLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
-    /// Wait after the first failure; doubles with each further one, with jitter.
+    /// Wait after the first failure, more than nothing; doubles with each further one, with jitter.
     pub initial: Span,
     /// Longest wait between two tries.
     pub max: Span,

@@ -45,8 +45,10 @@ pub struct Loaded {
     pub topologies: Vec<Topology>,
     pub warnings: Diagnostics,
     pub tests: Vec<TestTable>,
-    /// Every file that was read, the first one first; a reload watches them.
+    /// Every file that was read, the first one first.
     pub files: Vec<PathBuf>,
+    /// What [`Loader::fingerprint`] gave for the files as they were read.
+    pub fingerprint: u64,
     sections: BTreeMap<&'static str, Json>,
 }
 
@@ -92,7 +94,7 @@ impl Loader {
         self
     }
 
-    /// Loads a file, what it includes, and the variables of an environment, such as `std::env::vars()`.
+    /// Loads a file, what it includes, and the variables of an environment.
     pub fn load(
         &self,
         file: &Path,
@@ -111,15 +113,29 @@ impl Loader {
         self.load_from(environment, |reader| reader.read_bytes(Path::new(name), text.as_bytes()))
     }
 
+    /// Tells whether a file, or any file it includes, has changed since: the same as long as loading would read the
+    /// same. Includes are followed anew, so a file that comes to match a pattern counts, and so does one that could
+    /// not be read or is wrong.
+    pub fn fingerprint(&self, file: &Path) -> u64 {
+        let mut report = Report::default();
+        let mut reader = Reader::new(self.tests_to_read(), &mut report);
+        reader.read_file(file);
+        reader.fingerprint()
+    }
+
+    fn tests_to_read(&self) -> Tests {
+        if self.test_schema.is_some() { Tests::Read } else { Tests::Leave }
+    }
+
     fn load_from(
         &self,
         environment: impl IntoIterator<Item = (String, String)>,
         read: impl FnOnce(&mut Reader<'_>),
     ) -> Result<Loaded, Diagnostics> {
         let mut report = Report::default();
-        let tests = if self.test_schema.is_some() { Tests::Read } else { Tests::Leave };
-        let mut reader = Reader::new(tests, &mut report);
+        let mut reader = Reader::new(self.tests_to_read(), &mut report);
         read(&mut reader);
+        let fingerprint = reader.fingerprint();
         let (sources, incomplete) = (reader.sources, reader.incomplete);
         let environment = Environment::read(environment, &self.sections, &mut report);
         let root = merge(&self.sections, &sources, &environment, &mut report);
@@ -133,6 +149,7 @@ impl Loader {
             return Err(found);
         }
         loaded.warnings = found;
+        loaded.fingerprint = fingerprint;
         loaded.files = sources.0.into_iter().map(|source| source.path).collect();
         Ok(loaded)
     }
@@ -148,7 +165,8 @@ impl Loader {
             let mut check = Check { registry, services, sources, schema: &schema, report };
             topologies = pipelines::check_all(node, &mut check);
         }
-        Loaded { topologies, warnings: Diagnostics::default(), tests, files: Vec::new(), sections }
+        let warnings = Diagnostics::default();
+        Loaded { topologies, warnings, tests, files: Vec::new(), fingerprint: 0, sections }
     }
 
     fn refuse_unknown_tables(&self, root: &Node, report: &mut Report) {

@@ -13,6 +13,7 @@ pub mod entry;
 mod env;
 mod glob;
 mod layers;
+mod letters;
 mod loader;
 mod pipelines;
 mod problem;

@@ -7,6 +7,7 @@ use super::authority::{self, Declared};
 use super::diagnostic::Origin;
 use super::draft::{Check, Draft};
 use super::entry::{PipelineEntry, StageEntry};
+use super::letters;
 use super::source::Spot;
 use super::suggest::quote;
 use super::topology::{Policy, StageNode, Topology};
@@ -23,6 +24,7 @@ pub(super) fn check_all(node: &Node, check: &mut Check<'_>) -> Vec<Topology> {
         refuse_same_name(&draft, &mut names, check);
         let links = wiring::wire(&draft, check.registry, check.report);
         check_authority(&draft, &links, check);
+        letters::check(&draft, check.report);
         if check.report.errors() == before {
             topologies.extend(topology(draft, &links, check));
         }

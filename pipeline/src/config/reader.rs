@@ -5,6 +5,7 @@
 //! opened: an include of a device or a pipe must not hang the check.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,8 @@ pub(super) struct Reader<'r> {
     pub(super) incomplete: bool,
     tests: Tests,
     report: &'r mut Report,
+    /// Of every file that was asked for: its name, and its content or that it could not be read.
+    asked: DefaultHasher,
     seen: BTreeSet<PathBuf>,
     /// The files whose includes are being read, outermost first.
     open: Vec<PathBuf>,
@@ -41,12 +44,31 @@ pub(super) struct Reader<'r> {
 
 impl<'r> Reader<'r> {
     pub(super) fn new(tests: Tests, report: &'r mut Report) -> Self {
-        let sources = Sources::default();
-        Self { sources, incomplete: false, tests, report, seen: BTreeSet::new(), open: Vec::new() }
+        Self {
+            sources: Sources::default(),
+            incomplete: false,
+            tests,
+            report,
+            asked: DefaultHasher::new(),
+            seen: BTreeSet::new(),
+            open: Vec::new(),
+        }
+    }
+
+    /// The same as long as reading again would find the same.
+    pub(super) fn fingerprint(&self) -> u64 {
+        self.asked.finish()
+    }
+
+    fn fetch(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        let content = read_bounded(path);
+        path.hash(&mut self.asked);
+        content.as_deref().ok().hash(&mut self.asked);
+        content
     }
 
     pub(super) fn read_file(&mut self, path: &Path) {
-        match read_bounded(path) {
+        match self.fetch(path) {
             Ok(bytes) => self.read_bytes(path, &bytes),
             Err(error) => {
                 let file = self.keep(path, FileRole::Config, "");
@@ -163,7 +185,7 @@ impl<'r> Reader<'r> {
             let message = format!("too many includes: at most {DEEPEST_INCLUDE} deep and {MOST_FILES} files");
             self.report.error(spot, "include", message, None);
         } else if !self.seen.contains(&identity) {
-            match read_bounded(path) {
+            match self.fetch(path) {
                 Ok(bytes) => self.read_bytes(path, &bytes),
                 Err(error) => {
                     self.incomplete = true;
@@ -179,7 +201,7 @@ impl<'r> Reader<'r> {
         if !path.is_file() || !self.seen.insert(identity_of(&path)) {
             return;
         }
-        match read_bounded(&path) {
+        match self.fetch(&path) {
             Ok(bytes) => {
                 let file = self.keep_bytes(&path, FileRole::Tests, &bytes);
                 self.refuse_other_than_tests(file);

@@ -54,11 +54,7 @@ fn gutter_width(origin: &Origin) -> usize {
 }
 
 fn render_place(text: &mut String, found: &Diagnostic, gutter: usize, style: Style) {
-    let place = match &found.origin {
-        Origin::File { path, line, column, .. } => format!("{}:{line}:{column}", path.display()),
-        Origin::Env { variable } => format!("environment variable {variable}"),
-        Origin::Default => "built-in defaults".to_owned(),
-    };
+    let place = found.origin.to_string();
     let _ = write!(text, "{:gutter$}{} {place}", "", style.paint(BLUE, "-->"));
     if !found.path.is_empty() {
         let _ = write!(text, " ({})", found.path);

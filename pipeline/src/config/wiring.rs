@@ -172,12 +172,19 @@ impl Wiring<'_, '_> {
     fn check_reply(&mut self) {
         let Some(written) = self.draft.node.get("reply_after") else { return };
         let Some(name) = written.text() else { return };
-        if !self.stages.iter().any(|stage| stage.name == name) {
-            let names: Vec<&str> = self.stages.iter().map(|stage| stage.name.as_str()).collect();
-            let path = self.draft.at.key("reply_after").path;
-            let message = format!("no stage is called {}", quote(name));
-            self.report.error(&written.at, &path, message, suggest::help(name, &names));
-        }
+        let (message, help) = match self.stages.iter().position(|stage| stage.name == name) {
+            Some(1..) => return,
+            Some(_) => {
+                let message = format!("{} is the source, which has done nothing yet", quote(name));
+                (message, Some("name the stage after which a client may rely on its record".to_owned()))
+            }
+            None => {
+                let names: Vec<&str> = self.stages.iter().skip(1).map(|stage| stage.name.as_str()).collect();
+                (format!("no stage is called {}", quote(name)), suggest::help(name, &names))
+            }
+        };
+        let path = self.draft.at.key("reply_after").path;
+        self.report.error(&written.at, &path, message, help);
     }
 
     fn warn_of_loose_ends(&mut self, links: &[Link]) {

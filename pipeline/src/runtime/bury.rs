@@ -6,6 +6,7 @@ use super::lane::RunContext;
 use super::settle::Dead;
 use super::wiring::Node;
 use crate::ack::Disposition;
+use crate::batch::Acked;
 use crate::dead_letter::{DeadLetter, Where};
 use crate::error::Class;
 use crate::units::Span;
@@ -18,7 +19,7 @@ use crate::units::Span;
 pub(crate) async fn bury(context: &RunContext, node: &Node, dead: Vec<Dead>) -> Result<(), Failure> {
     let at = Where { pipeline: &context.pipeline, stage: &node.name, queue: &node.policy.dead_letter_queue };
     let letters: Vec<DeadLetter> =
-        dead.iter().map(|dead| DeadLetter::of(&dead.record, &dead.error, dead.attempts, at)).collect();
+        dead.iter().map(|dead| DeadLetter::of(&dead.acked.record, &dead.error, dead.attempts, at)).collect();
     let mut retries = Retries::new(Span::millis(100), Span::secs(5));
     while let Err(error) = context.host.dead_letters.put(letters.clone()).await {
         if error.class != Class::Retry {
@@ -35,7 +36,8 @@ pub(crate) async fn bury(context: &RunContext, node: &Node, dead: Vec<Dead>) -> 
         tracing::warn!(pipeline = %context.pipeline, stage = %node.name, records = letters.len(), error = %first.error, "dead-lettered");
     }
     for (dead, letter) in dead.into_iter().zip(letters) {
-        dead.record.ack.resolve(Disposition::DeadLettered, Some(&letter.error), dead.record.receipt);
+        let Acked { record, ack } = dead.acked;
+        ack.resolve(Disposition::DeadLettered, Some(&letter.error), record.receipt);
     }
     Ok(())
 }

@@ -27,27 +27,18 @@ pub(crate) struct Committer {
     saved: Positions,
     due: Option<Instant>,
     retries: Retries,
-    /// Records that had failed before this run.
-    failed_before: u64,
-    /// When to give the run up because a record was lost in it.
-    give_up_at: Option<Instant>,
 }
-
-/// A record also counts as lost when its lane fails; the lane's own words, which are on their way then, tell more.
-const LOST_GRACE: Duration = Duration::from_secs(1);
 
 impl Committer {
     pub(crate) fn new(host: &Host, shared: Arc<Shared>) -> Self {
         Self {
             store: Arc::clone(&host.positions),
-            failed_before: shared.progress.tally().failed,
             shared,
             ledger: Ledger::default(),
             unsaved: Positions::new(),
             saved: Positions::new(),
             due: None,
             retries: Retries::new(Span::millis(100), Span::secs(10)),
-            give_up_at: None,
         }
     }
 
@@ -79,26 +70,15 @@ impl Committer {
 
     /// When there is something to commit.
     pub(crate) fn due(&self) -> Option<Instant> {
-        [self.due, self.give_up_at].into_iter().flatten().min()
+        self.due
     }
 
     /// Takes settled batches off the ledger and plans a commit if positions moved.
-    ///
-    /// A record that failed while the pipeline runs was lost by a stage: its position would never be passed, so the
-    /// run has to start again from it.
-    pub(crate) fn settle(&mut self, source: &dyn Source) -> Result<(), StageError> {
+    pub(crate) fn settle(&mut self, source: &dyn Source) {
         self.take_settled(source);
-        let lost = self.shared.progress.tally().failed - self.failed_before;
-        if lost > 0 && source.keeps_positions() != PositionKeeping::None {
-            let give_up_at = *self.give_up_at.get_or_insert_with(|| Instant::now() + LOST_GRACE);
-            if Instant::now() >= give_up_at {
-                return Err(StageError::fatal("settle", format!("a stage lost {lost} records on their way")));
-            }
-        }
         if !self.unsaved.is_empty() && self.due.is_none() {
             self.due = Some(Instant::now() + COMMIT_EVERY);
         }
-        Ok(())
     }
 
     fn take_settled(&mut self, source: &dyn Source) {
@@ -113,7 +93,7 @@ impl Committer {
     /// again after a crash.
     pub(crate) async fn commit(&mut self, source: &mut dyn Source) -> Result<(), StageError> {
         self.due = None;
-        self.settle(source)?;
+        self.settle(source);
         match self.save(source).await {
             Err(error) if error.class == Class::Retry => {
                 let wait = self.retries.next();

@@ -18,7 +18,7 @@ use super::settle::{Settlement, expire, settle};
 use super::supervisor::Shared;
 use super::wiring::{Next, Node, Segment};
 use super::{Failure, Host};
-use crate::ack::{Disposition, Resolver};
+use crate::ack::Disposition;
 use crate::batch::{Batch, Output, Verdict, Verdicts};
 use crate::error::StageError;
 use crate::record::Record;
@@ -35,7 +35,7 @@ impl RunContext {
     fn complain(&self, node: &Node, error: &StageError, records: u64) {
         self.shared.note_error(&format_args!("stage `{}`: {error}", node.name));
         if node.complaints.is_due() {
-            tracing::warn!(pipeline = %self.pipeline, stage = %node.name, records, %error, "failed, will retry");
+            tracing::warn!(pipeline = %self.pipeline, stage = %node.name, records, %error, "stage failed, will retry");
         }
     }
 }
@@ -142,7 +142,7 @@ impl Lane {
             self.forward(index, 0, batch);
             return Ok(());
         }
-        let tried = batch.slots.into_iter().enumerate().map(|(at, slot)| {
+        let tried = batch.into_slots().into_iter().enumerate().map(|(at, slot)| {
             let key = keys.get(at).copied().unwrap_or_else(|| slot.record.key_hash());
             (key, slot, Trials::default())
         });
@@ -165,15 +165,16 @@ impl Lane {
         }
         let mut batch = Batch::default();
         let mut before = Vec::new();
-        for (key, record, trials) in self.parks[index].take_due(now, &node.policy.batch) {
-            batch.push(record);
+        for (key, acked, trials) in self.parks[index].take_due(now, &node.policy.batch) {
+            batch.slots.push(acked.into_slot(Verdict::Forward));
             before.push((key, trials));
         }
         if batch.is_empty() {
             return Ok(());
         }
         let result = self.call(node, &mut batch).await?;
-        let tried = batch.slots.into_iter().zip(before).map(|(slot, (key, trials))| (key, slot, trials));
+        let tried =
+            batch.into_slots().into_iter().zip(before).map(|(slot, (key, trials))| (key, slot, trials));
         let settlement = settle(node, &mut self.parks[index], result, tried)?;
         self.conclude(index, settlement).await
     }
@@ -213,25 +214,18 @@ impl Lane {
             node.tap.show(&self.context.pipeline, &node.name, batch.records());
         }
         if node.answers {
-            for slot in &batch.slots {
-                slot.record.ack.reply_early(slot.record.receipt.clone());
-            }
+            batch.reply_early();
         }
         self.hand_on(&node.next[usize::from(output)], batch);
     }
 
     /// Queues the batch as work for every successor; the last one gets the records themselves.
-    fn hand_on(&mut self, next: &[Next], mut batch: Batch) {
+    fn hand_on(&mut self, next: &[Next], batch: Batch) {
         let Some((last, others)) = next.split_last() else {
-            let mut resolver = Resolver::new(Disposition::Delivered);
-            for slot in &mut batch.slots {
-                resolver.resolve(slot.record.ack.take(), None, slot.record.receipt.take());
-            }
-            return;
+            return batch.resolve(Disposition::Delivered);
         };
         for &other in others {
-            let copy = batch.records().map(Record::branch).collect();
-            self.work.push((other, copy));
+            self.work.push((other, batch.branch()));
         }
         self.work.push((*last, batch));
     }
@@ -245,11 +239,8 @@ impl Lane {
         if lanes.len() == 1 || batch.records().all(|record| lane_of(record.key_hash()) == first) {
             return send_or_wait(&lanes[first], batch).await;
         }
-        let mut split: Vec<Batch> = lanes.iter().map(|_| Batch::default()).collect();
-        for slot in batch.slots {
-            split[lane_of(slot.record.key_hash())].slots.push(slot);
-        }
-        for (lane, part) in lanes.iter().zip(split) {
+        let parts = batch.distribute(lanes.len(), |record| lane_of(record.key_hash()));
+        for (lane, part) in lanes.iter().zip(parts) {
             if !part.is_empty() {
                 send_or_wait(lane, part).await;
             }
@@ -258,23 +249,18 @@ impl Lane {
 
     fn park_stuck_keys(&mut self, index: usize, batch: Batch) -> Batch {
         let park = &mut self.parks[index];
-        let mut free = Batch::with_capacity(batch.len());
-        for slot in batch.slots {
-            let key = slot.record.key_hash();
-            if park.holds(key) {
-                park.push_back(key, Parked::new(slot.record));
-            } else {
-                free.slots.push(slot);
-            }
+        let mut parts = batch.distribute(2, |record| usize::from(park.holds(record.key_hash())));
+        for slot in parts.pop().map(Batch::into_slots).unwrap_or_default() {
+            park.push_back(slot.record.key_hash(), Parked::new(slot.into()));
         }
-        free
+        parts.pop().unwrap_or_default()
     }
 
     fn park_until(&mut self, index: usize, batch: Batch, until: Instant) {
         let park = &mut self.parks[index];
-        for slot in batch.slots {
+        for slot in batch.into_slots() {
             let key = slot.record.key_hash();
-            park.push_back(key, Parked::new(slot.record));
+            park.push_back(key, Parked::new(slot.into()));
             park.set_due(key, until);
         }
     }
@@ -290,17 +276,15 @@ async fn send_or_wait(queue: &QueueSender, batch: Batch) {
 
 /// Ends the records that a stage dropped, leaving the others in place.
 fn leave_out(node: &Node, batch: &mut Batch) {
-    let mut resolver = Resolver::new(Disposition::Dropped);
     let mut counted = ("", 0);
-    batch.slots.retain_mut(|slot| {
-        let Verdict::Drop(reason) = slot.verdict else { return true };
+    batch.resolve_where(Disposition::Dropped, |slot| {
+        let Verdict::Drop(reason) = slot.verdict else { return None };
         if counted.0 != reason {
             flush(node, counted);
             counted = (reason, 0);
         }
         counted.1 += 1;
-        resolver.resolve(slot.record.ack.take(), Some(reason), slot.record.receipt.take());
-        false
+        Some(Some(reason))
     });
     flush(node, counted);
 }
@@ -323,7 +307,7 @@ fn split(batch: &mut Batch, node: &Node) -> Option<Batch> {
         });
         keep = keep.min(fits.count().max(1));
     }
-    (batch.len() > keep).then(|| Batch { slots: batch.slots.split_off(keep) })
+    (batch.len() > keep).then(|| batch.split_off(keep))
 }
 
 pub(crate) async fn wait_until(at: Option<Instant>) {

@@ -13,10 +13,9 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use tokio::time::Instant;
 
 use super::backoff::{Backoff, Jitter};
-use crate::batch::Output;
+use crate::batch::{Acked, Output};
 use crate::config::{BatchLimits, OnError, Policy};
 use crate::error::StageError;
-use crate::record::Record;
 use crate::units::Span;
 
 /// What a lane may hold back at one stage before it stops taking more: a few full batches.
@@ -27,14 +26,14 @@ pub(crate) type KeyHash = u64;
 
 /// A record that waits.
 pub(crate) struct Parked {
-    pub(crate) record: Record,
+    pub(crate) acked: Acked,
     pub(crate) need: Need,
 }
 
 impl Parked {
     /// A record that has not been tried.
-    pub(crate) fn new(record: Record) -> Self {
-        Self { record, need: Need::Process(Trials::default()) }
+    pub(crate) fn new(acked: Acked) -> Self {
+        Self { acked, need: Need::Process(Trials::default()) }
     }
 }
 
@@ -153,15 +152,15 @@ impl Park {
     }
 
     /// Takes the key's first record if its retries have run out.
-    pub(crate) fn take_expired(&mut self, key: KeyHash) -> Option<(Record, u32, Arc<StageError>)> {
+    pub(crate) fn take_expired(&mut self, key: KeyHash) -> Option<(Acked, u32, Arc<StageError>)> {
         let front = self.keys.get(&key)?.queue.front()?;
         let Need::Process(trials) = &front.need else { return None };
         if !self.is_past_deadline(trials) {
             return None;
         }
-        let Parked { record, need: Need::Process(trials) } = self.pop_front(key)? else { return None };
+        let Parked { acked, need: Need::Process(trials) } = self.pop_front(key)? else { return None };
         let (_, error) = trials.failing?;
-        Some((record, trials.attempts, error))
+        Some((acked, trials.attempts, error))
     }
 
     /// Whether a record's retries have run out.
@@ -173,21 +172,21 @@ impl Park {
     }
 
     /// Takes the next records to try, of the keys that are due, within the limits of one call.
-    pub(crate) fn take_due(&mut self, now: Instant, limits: &BatchLimits) -> Vec<(KeyHash, Record, Trials)> {
+    pub(crate) fn take_due(&mut self, now: Instant, limits: &BatchLimits) -> Vec<(KeyHash, Acked, Trials)> {
         let mut taken = Vec::new();
         let (mut records, mut bytes) = (limits.records.get() as usize, limits.bytes.0);
         for key in self.due_keys(now) {
             while let Some(front) = self.keys.get(&key).and_then(|waiting| waiting.queue.front()) {
-                let weight = front.record.weight() as u64;
+                let weight = front.acked.record.weight() as u64;
                 if records == 0 || (weight > bytes && !taken.is_empty()) {
                     return taken;
                 }
                 if matches!(front.need, Need::GoOn(_)) {
                     break;
                 }
-                let Some(Parked { record, need: Need::Process(trials) }) = self.pop_front(key) else { break };
+                let Some(Parked { acked, need: Need::Process(trials) }) = self.pop_front(key) else { break };
                 (records, bytes) = (records - 1, bytes.saturating_sub(weight));
-                taken.push((key, record, trials));
+                taken.push((key, acked, trials));
             }
         }
         taken
@@ -195,13 +194,13 @@ impl Park {
 
     /// The key's first records are dealt with: what was through and waited for them, in order. If more is left of
     /// the key it is due at once.
-    pub(crate) fn advance(&mut self, key: KeyHash) -> Vec<(Output, Record)> {
+    pub(crate) fn advance(&mut self, key: KeyHash) -> Vec<(Output, Acked)> {
         let mut through = Vec::new();
         while let Some(Parked { need: Need::GoOn(output), .. }) =
             self.keys.get(&key).and_then(|waiting| waiting.queue.front())
         {
             let output = *output;
-            through.extend(self.pop_front(key).map(|parked| (output, parked.record)));
+            through.extend(self.pop_front(key).map(|parked| (output, parked.acked)));
         }
         match self.keys.get_mut(&key) {
             Some(waiting) if waiting.queue.is_empty() => {
@@ -247,6 +246,8 @@ impl Drop for Park {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ack::Ack;
+    use crate::record::Record;
     use crate::units::Size;
     use std::num::NonZeroU32;
 
@@ -264,14 +265,17 @@ mod tests {
     fn park(records: &[(KeyHash, &str)]) -> Park {
         let mut park = Park::new(&policy(), Gauge::noop());
         for (key, text) in records {
-            park.push_back(*key, Parked::new(Record::new((*text).to_owned())));
+            park.push_back(
+                *key,
+                Parked::new(Acked { record: Record::new((*text).to_owned()), ack: Ack::default() }),
+            );
         }
         park
     }
 
-    fn texts(taken: &[(KeyHash, Record, Trials)]) -> Vec<String> {
+    fn texts(taken: &[(KeyHash, Acked, Trials)]) -> Vec<String> {
         let text = |record: &Record| String::from_utf8(record.payload.to_json().to_vec()).unwrap();
-        taken.iter().map(|(_, record, _)| text(record)).collect()
+        taken.iter().map(|(_, acked, _)| text(&acked.record)).collect()
     }
 
     #[tokio::test(start_paused = true)]
@@ -291,8 +295,8 @@ mod tests {
         let limits = BatchLimits { records: NonZeroU32::MIN, ..BatchLimits::default() };
         let mut taken = park.take_due(Instant::now(), &limits);
         assert_eq!(texts(&taken), ["a1"]);
-        let (key, record, trials) = taken.remove(0);
-        park.give_back(vec![(key, Parked { record, need: Need::Process(trials) })]);
+        let (key, acked, trials) = taken.remove(0);
+        park.give_back(vec![(key, Parked { acked, need: Need::Process(trials) })]);
         park.postpone(1, Jitter::new());
         assert_eq!(texts(&park.take_due(Instant::now(), &limits)), ["b1"]);
         park.advance(2);

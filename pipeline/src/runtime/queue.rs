@@ -83,13 +83,13 @@ impl QueueReceiver {
         Some(std::mem::take(&mut self.gathered))
     }
 
-    fn take(&mut self, mut batch: Batch, permits: u32) {
+    fn take(&mut self, batch: Batch, permits: u32) {
         self.depth.decrement(batch.len() as f64);
         self.room.add_permits(permits as usize);
         if self.gathered.is_empty() {
             self.gathered = batch;
         } else {
-            self.gathered.slots.append(&mut batch.slots);
+            self.gathered.append(batch);
         }
     }
 

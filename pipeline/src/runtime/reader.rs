@@ -83,7 +83,7 @@ impl Reader {
                 () = wait_until(due), if due.is_some() => lane.retry_due().await?,
                 () = wait_until(read_after), if read_after.is_some() && end.is_none() => self.read_after = None,
                 // Nobody asks for more: only news of what is under way can change that.
-                () = shared.progress.moved(), if commit_due.is_none() || !room => self.settle()?,
+                () = shared.progress.moved(), if commit_due.is_none() || !room => self.settle(),
                 read = self.source.read(READ_RECORDS), if may_read => {
                     if let Some(ended) = self.take(&mut lane, read).await? {
                         end = Some(ended);
@@ -125,7 +125,7 @@ impl Reader {
         }
         self.commit_along(lane.feed(batch)).await??;
         if self.committer.outstanding() >= SETTLE_AT {
-            self.settle()?;
+            self.settle();
         }
         // A source that always has more, fused to stages that never wait, would keep the thread to itself.
         tokio::task::coop::consume_budget().await;
@@ -136,9 +136,7 @@ impl Reader {
     fn register(&mut self, read: ReadBatch) -> Batch {
         let ReadBatch { partition, mut records, resume_at, replies } = read;
         let acks = ReadAcks::new(resume_at, replies, Arc::clone(&self.shared.progress));
-        for (index, slot) in (0u32..).zip(records.iter_mut()) {
-            slot.record.ack = acks.ack(index);
-        }
+        records.take_seats(Arc::clone(&acks));
         self.committer.read(partition, acks);
         records
     }
@@ -153,13 +151,13 @@ impl Reader {
                 biased;
                 done = &mut work => return Ok(done),
                 () = wait_until(due), if due.is_some() => self.commit().await?,
-                () = shared.progress.moved(), if due.is_none() => self.settle()?,
+                () = shared.progress.moved(), if due.is_none() => self.settle(),
             }
         }
     }
 
-    fn settle(&mut self) -> Result<(), Failure> {
-        self.committer.settle(&*self.source).map_err(|error| self.failure(error))
+    fn settle(&mut self) {
+        self.committer.settle(&*self.source);
     }
 
     async fn commit(&mut self) -> Result<(), Failure> {

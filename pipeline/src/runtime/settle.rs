@@ -12,14 +12,13 @@ use super::backoff::Jitter;
 use super::park::{KeyHash, Need, Park, Parked, Trials};
 use super::wiring::Node;
 use crate::ack::Disposition;
-use crate::batch::{Batch, Output, Slot, Verdict};
+use crate::batch::{Acked, Batch, Output, Slot, Verdict};
 use crate::config::OnError;
 use crate::error::{Class, StageError};
-use crate::record::Record;
 
 /// A record that its stage gave up on.
 pub(crate) struct Dead {
-    pub(crate) record: Record,
+    pub(crate) acked: Acked,
     pub(crate) error: Arc<StageError>,
     pub(crate) attempts: u32,
 }
@@ -36,10 +35,14 @@ pub(crate) struct Settlement {
 }
 
 impl Settlement {
-    fn go_on(&mut self, output: Output, record: Record) {
-        match self.outputs.iter_mut().find(|(name, _)| *name == output) {
-            Some((_, batch)) => batch.push(record),
-            None => self.outputs.push((output, Batch::from(vec![record]))),
+    fn go_on(&mut self, output: Output, acked: Acked) {
+        let slot = acked.into_slot(Verdict::Forward);
+        if let Some((_, batch)) = self.outputs.iter_mut().find(|(name, _)| *name == output) {
+            batch.slots.push(slot);
+        } else {
+            let mut batch = Batch::default();
+            batch.slots.push(slot);
+            self.outputs.push((output, batch));
         }
     }
 }
@@ -70,9 +73,9 @@ pub(crate) fn expire(node: &Node, park: &mut Park, now: Instant) -> Result<Settl
     let mut pass = Pass::new(node, park);
     let mut expired = FxHashSet::default();
     for key in keys {
-        while let Some((record, attempts, error)) = pass.park.take_expired(key) {
+        while let Some((acked, attempts, error)) = pass.park.take_expired(key) {
             expired.insert(key);
-            pass.give_up(record, attempts, &error)?;
+            pass.give_up(acked, attempts, &error)?;
         }
     }
     Ok(pass.finish(expired))
@@ -121,52 +124,54 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn slot(&mut self, key: KeyHash, Slot { record, verdict }: Slot, trials: Trials) -> Result<(), Failure> {
+    fn slot(&mut self, key: KeyHash, slot: Slot, trials: Trials) -> Result<(), Failure> {
+        let Slot { record, ack, verdict } = slot;
+        let acked = Acked { record, ack };
         match verdict {
-            Verdict::Fail(error) => return self.fail(key, record, trials, &error),
+            Verdict::Fail(error) => return self.fail(key, acked, trials, &error),
             Verdict::Forward => match self.failed.clone() {
-                Some(error) => return self.fail(key, record, trials, &error),
-                None => self.go_on(key, 0, record),
+                Some(error) => return self.fail(key, acked, trials, &error),
+                None => self.go_on(key, 0, acked),
             },
-            Verdict::To(output) => self.go_on(key, output, record),
-            Verdict::Drop(reason) => self.drop(record, reason),
-            Verdict::Hold => self.wait(key, record, trials),
-            Verdict::Replace(parts) if parts.is_empty() => self.drop(record, "empty"),
+            Verdict::To(output) => self.go_on(key, output, acked),
+            Verdict::Drop(reason) => self.drop(acked, reason),
+            Verdict::Hold => self.wait(key, acked, trials),
+            Verdict::Replace(parts) if parts.is_empty() => self.drop(acked, "empty"),
             Verdict::Replace(parts) => {
-                for mut part in *parts {
-                    part.ack = record.ack.branch();
-                    self.go_on(key, 0, part);
+                for record in *parts {
+                    let ack = acked.ack.branch(None);
+                    self.go_on(key, 0, Acked { record, ack });
                 }
                 // Its parts answer for it now; `Dropped` weighs least, so it does not colour their outcome.
-                record.ack.resolve(Disposition::Dropped, None, None);
+                acked.ack.resolve(Disposition::Dropped, None, None);
             }
         }
         Ok(())
     }
 
-    fn go_on(&mut self, key: KeyHash, output: Output, record: Record) {
+    fn go_on(&mut self, key: KeyHash, output: Output, acked: Acked) {
         self.answered += 1;
         if !self.stuck.is_empty() && self.stuck.contains(&key) {
-            self.returned.push((key, Parked { record, need: Need::GoOn(output) }));
+            self.returned.push((key, Parked { acked, need: Need::GoOn(output) }));
         } else {
-            self.settlement.go_on(output, record);
+            self.settlement.go_on(output, acked);
         }
     }
 
-    fn drop(&mut self, record: Record, reason: &'static str) {
+    fn drop(&mut self, acked: Acked, reason: &'static str) {
         self.answered += 1;
-        self.settlement.dropped.slots.push(Slot { record, verdict: Verdict::Drop(reason) });
+        self.settlement.dropped.slots.push(acked.into_slot(Verdict::Drop(reason)));
     }
 
-    fn wait(&mut self, key: KeyHash, record: Record, trials: Trials) {
+    fn wait(&mut self, key: KeyHash, acked: Acked, trials: Trials) {
         self.stuck.insert(key);
-        self.returned.push((key, Parked { record, need: Need::Process(trials) }));
+        self.returned.push((key, Parked { acked, need: Need::Process(trials) }));
     }
 
     fn fail(
         &mut self,
         key: KeyHash,
-        record: Record,
+        acked: Acked,
         trials: Trials,
         error: &Arc<StageError>,
     ) -> Result<(), Failure> {
@@ -181,20 +186,20 @@ impl<'a> Pass<'a> {
             Class::Retry => self.park.is_past_deadline(&trials),
         };
         if hopeless {
-            return self.give_up(record, trials.attempts, error);
+            return self.give_up(acked, trials.attempts, error);
         }
         self.settlement.retrying.get_or_insert_with(|| (Arc::clone(error), 0)).1 += 1;
-        self.wait(key, record, trials);
+        self.wait(key, acked, trials);
         Ok(())
     }
 
-    fn give_up(&mut self, record: Record, attempts: u32, error: &Arc<StageError>) -> Result<(), Failure> {
+    fn give_up(&mut self, acked: Acked, attempts: u32, error: &Arc<StageError>) -> Result<(), Failure> {
         match self.node.policy.on_error {
             OnError::Stop => return Err(Failure::new(&self.node.name, error)),
-            OnError::Drop if error.class == Class::Reject => self.drop(record, "rejected"),
-            OnError::Drop => self.drop(record, "retries-exhausted"),
+            OnError::Drop if error.class == Class::Reject => self.drop(acked, "rejected"),
+            OnError::Drop => self.drop(acked, "retries-exhausted"),
             OnError::DeadLetter | OnError::Retry => {
-                self.settlement.dead.push(Dead { record, error: Arc::clone(error), attempts });
+                self.settlement.dead.push(Dead { acked, error: Arc::clone(error), attempts });
             }
         }
         Ok(())
@@ -223,8 +228,8 @@ impl<'a> Pass<'a> {
             if self.stuck.contains(&key) {
                 self.park.postpone(key, jitter);
             } else if self.park.holds(key) {
-                for (output, record) in self.park.advance(key) {
-                    self.settlement.go_on(output, record);
+                for (output, acked) in self.park.advance(key) {
+                    self.settlement.go_on(output, acked);
                 }
             }
         }

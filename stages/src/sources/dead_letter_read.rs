@@ -5,6 +5,7 @@
 //! numbers are turned back into letters when the runtime commits.
 
 use std::collections::{BTreeMap, HashSet};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,8 @@ pub struct Config {
     /// The queue to read: a stage's `dead_letter`, or the name of its pipeline. Records come with the key,
     /// headers and payload they failed with, and headers that tell why: `dead-letter-id`, `-queue`,
     /// `-pipeline`, `-stage`, `-class`, `-error`, `-attempts` and `-failed-at`. A record that fails again
-    /// becomes a new letter; let it go to another queue than this one.
+    /// becomes a new letter and must go to another queue than this one, by its stage's `dead_letter`: it would come
+    /// back for ever.
     pub queue: String,
     /// Wait for more letters instead of finishing when the queue is empty.
     #[serde(default)]
@@ -46,10 +48,10 @@ pub struct Config {
     /// Only these letters, by id.
     #[serde(default)]
     pub ids: Option<Vec<String>>,
-    /// Nothing beyond the letter with this id. It keeps a run that writes new letters to the same queue from
-    /// reading them again.
+    /// Finish after this many letters. Letters come in the order they were written, so a run that writes new ones to
+    /// the same queue does not read them again if it reads as many as there were when it began.
     #[serde(default)]
-    pub until: Option<String>,
+    pub limit: Option<NonZeroU64>,
 }
 
 impl StageConfig for Config {
@@ -58,33 +60,40 @@ impl StageConfig for Config {
         if self.queue.is_empty() {
             problems.push(Problem::new("queue", "the queue has no name"));
         }
-        if self.queue == context.pipeline && self.until.is_none() {
-            let message = format!("pipeline `{}` would read the letters it writes itself", context.pipeline);
-            problems
-                .push(Problem::new("queue", message).help("give the pipeline another name than the queue"));
-        }
         let store = context.services.get::<DeadLetterStore>();
         if store.is_none() {
             let message = "this process keeps no dead letters, so there are none to read";
             problems.push(Problem::new("queue", message).help("run it where a data folder is configured"));
         }
         match store {
-            Some(store) if problems.is_empty() => Ok(Built::source(DeadLetterRead {
-                store,
-                at_end: if self.follow { AtEnd::Wait } else { AtEnd::Finish },
-                choice: Choice {
-                    pipeline: self.from_pipeline,
-                    stage: self.from_stage,
-                    ids: self.ids.map(|ids| ids.into_iter().collect()),
-                    until: self.until,
-                },
-                queue: self.queue,
-                cursor: Cursor::default(),
-                under_way: BTreeMap::new(),
-                ids: HashSet::new(),
-                next: 0,
-            })),
+            Some(store) if problems.is_empty() => Ok(self.into_source(store)),
             _ => Err(problems),
+        }
+    }
+}
+
+impl Config {
+    fn into_source(self, store: Arc<DeadLetterStore>) -> Built {
+        // With a limit it ends, whatever else is written to the queue.
+        let drained = self.limit.is_none().then(|| self.queue.clone());
+        let built = Built::source(DeadLetterRead {
+            store,
+            at_end: if self.follow { AtEnd::Wait } else { AtEnd::Finish },
+            choice: Choice {
+                pipeline: self.from_pipeline,
+                stage: self.from_stage,
+                ids: self.ids.map(|ids| ids.into_iter().collect()),
+            },
+            left: self.limit.map_or(u64::MAX, NonZeroU64::get),
+            queue: self.queue,
+            cursor: Cursor::default(),
+            under_way: BTreeMap::new(),
+            ids: HashSet::new(),
+            next: 0,
+        });
+        match drained {
+            Some(queue) => built.drains(queue),
+            None => built,
         }
     }
 }
@@ -100,7 +109,6 @@ struct Choice {
     pipeline: Option<String>,
     stage: Option<String>,
     ids: Option<HashSet<String>>,
-    until: Option<String>,
 }
 
 impl Choice {
@@ -108,7 +116,6 @@ impl Choice {
         self.pipeline.as_ref().is_none_or(|pipeline| *pipeline == stored.letter.pipeline)
             && self.stage.as_ref().is_none_or(|stage| *stage == stored.letter.stage)
             && self.ids.as_ref().is_none_or(|ids| ids.contains(&stored.id))
-            && self.until.as_ref().is_none_or(|until| stored.id <= *until)
     }
 }
 
@@ -117,6 +124,8 @@ struct DeadLetterRead {
     queue: String,
     choice: Choice,
     at_end: AtEnd,
+    /// Letters to hand out at the most.
+    left: u64,
     cursor: Cursor,
     /// Letters handed out and not yet settled, by the position behind them.
     under_way: BTreeMap<u64, String>,
@@ -141,6 +150,9 @@ impl Source for DeadLetterRead {
 
     async fn read(&mut self, max: usize) -> Result<Read, StageError> {
         loop {
+            if self.left == 0 {
+                return Ok(Read::End);
+            }
             let pending = self.store.journal().pending(&self.queue, &self.cursor, max).await;
             let (letters, cursor) = pending.map_err(|error| file_error("read dead letters", error))?;
             // From here on nothing waits, so a dropped call has either read nothing or returned it.
@@ -176,7 +188,8 @@ impl DeadLetterRead {
     fn hand_out(&mut self, letters: Vec<StoredLetter>) -> ReadBatch {
         let mut batch = ReadBatch::new(Partition::only(), letters.len());
         for letter in letters {
-            if self.choice.wants(&letter) && self.ids.insert(letter.id.clone()) {
+            if self.left > 0 && self.choice.wants(&letter) && self.ids.insert(letter.id.clone()) {
+                self.left -= 1;
                 self.next += 1;
                 self.under_way.insert(self.next, letter.id.clone());
                 batch.push(to_record(letter), self.next);
@@ -211,6 +224,7 @@ mod tests {
     use crate::host::tests::letter;
     use crate::testing::{build, payloads, read, source};
     use courant_pipeline::Services;
+    use courant_pipeline::config::Loader;
     use courant_pipeline::dead_letter::DeadLetters as _;
     use serde_json::json;
 
@@ -224,7 +238,7 @@ mod tests {
     }
 
     async fn waiting(store: &DeadLetterStore) -> Vec<String> {
-        let letters = store.journal().list(Some("q"), None, 100).await.unwrap();
+        let letters = store.journal().list(Some("q"), 100).await.unwrap();
         letters.iter().map(|kept| String::from_utf8_lossy(&kept.letter.payload).into_owned()).collect()
     }
 
@@ -258,7 +272,7 @@ mod tests {
         let mut source = reader(&store, false);
         let batch = read(&mut *source, 9).await.unwrap();
         // Settling by another hand compacts the queue under the reader.
-        let ids = store.journal().list(Some("q"), None, 1).await.unwrap();
+        let ids = store.journal().list(Some("q"), 1).await.unwrap();
         store.journal().settle("q", vec![ids[0].id.clone(); 2]).await.unwrap();
         store.put(vec![letter("q", "3")]).await.unwrap();
         assert_eq!(payloads(&read(&mut *source, 1).await.unwrap()), ["3"]);
@@ -292,10 +306,9 @@ mod tests {
         other.stage = "publish".into();
         store.put(vec![letter("q", "1"), other, letter("q", "3"), letter("q", "4")]).await.unwrap();
         let ids: Vec<String> =
-            store.journal().list(Some("q"), None, 9).await.unwrap().into_iter().map(|kept| kept.id).collect();
+            store.journal().list(Some("q"), 9).await.unwrap().into_iter().map(|kept| kept.id).collect();
         let services = Services::default().with(Arc::clone(&store));
-        let params =
-            json!({"queue": "q", "from_pipeline": "ingest", "from_stage": "persist", "until": ids[2]});
+        let params = json!({"queue": "q", "from_pipeline": "ingest", "from_stage": "persist", "limit": 2});
         let mut chosen = source(&SPEC, params, &services);
         assert_eq!(payloads(&read(&mut *chosen, 9).await.unwrap()), ["1", "3"]);
         assert!(read(&mut *chosen, 9).await.is_none());
@@ -315,6 +328,22 @@ mod tests {
         assert_eq!(payloads(&read(&mut *source, 9).await.unwrap()), ["1"]);
     }
 
+    #[test]
+    fn a_pipeline_may_not_read_the_letters_it_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(DeadLetterStore::unopened(folder.path()));
+        let loader = Loader::new(crate::registry(), Services::default().with(store));
+        let load = |params: &str| {
+            let text = format!(
+                "[[pipeline]]\nname = 'again'\nstage = [{{ kind = 'dead-letter-read', params = {params} }}, {{ kind = 'stdout' }}]"
+            );
+            loader.load_str("pipelines.toml", &text, []).map(drop).map_err(|found| found.to_string())
+        };
+        assert!(load("{ queue = 'again' }").unwrap_err().contains("come back for ever"));
+        assert_eq!(load("{ queue = 'again', limit = 7 }"), Ok(()));
+        assert_eq!(load("{ queue = 'ingest' }"), Ok(()));
+    }
+
     #[tokio::test]
     async fn what_cannot_work_is_refused_when_it_is_built() {
         let folder = tempfile::tempdir().unwrap();
@@ -322,7 +351,6 @@ mod tests {
         let absent = problem(json!({"queue": "q"}), &Services::default());
         assert!(absent.message.contains("keeps no dead letters"), "{absent:?}");
         let services = Services::default().with(store(&folder).await);
-        assert!(problem(json!({"queue": "test"}), &services).message.contains("it writes itself"));
         assert!(problem(json!({"queue": ""}), &services).message.contains("no name"));
     }
 }

@@ -1,10 +1,11 @@
 //! `file` as a source: reads JSON lines, also while somebody writes them.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use courant_connectors::files::json_lines::{Line, LineReader};
+use courant_connectors::files::json_lines::{FileIdentity, Line, LineReader, Start};
 use courant_pipeline::spec::{BuildContext, Built, JSON, Problem, StageConfig, StageSpec};
 use courant_pipeline::stage::{Partition, PositionKeeping, Positions, Read, ReadBatch};
 use courant_pipeline::units::Size;
@@ -26,7 +27,8 @@ const POLL: Duration = Duration::from_millis(250);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The file: one JSON document a line. Blank lines are left out.
+    /// The file: one JSON document a line. Blank lines are left out. How far it was read is kept for this very file:
+    /// if another one stands there when the pipeline starts, it is read from its start.
     pub path: PathBuf,
     /// The records' key, in jq on the line: text, a number or a truth value. Records have no key if left out,
     /// nor has a line on which the expression fails; such a line is for the next stage to refuse.
@@ -36,7 +38,8 @@ pub struct Config {
     /// successor is read; one that is cut is read from its start. A last line counts once its line feed is there.
     #[serde(default)]
     pub follow: bool,
-    /// The longest line to expect; a longer one stops the pipeline.
+    /// The longest line to expect. Of a longer one only the start is handed on, with the header `truncated: true`; as
+    /// JSON it is cut in the middle, so the next stage that reads it refuses it.
     #[serde(default = "default_max_line")]
     pub max_line: Size,
 }
@@ -50,7 +53,14 @@ impl StageConfig for Config {
         let key = self.key.map(|key| Expr::on_record("key", &key)).transpose()?;
         let max_line = usize::try_from(self.max_line.0).unwrap_or(usize::MAX);
         let at_end = if self.follow { AtEnd::Wait } else { AtEnd::Finish };
-        Ok(Built::source(File { path: self.path, key, at_end, max_line, reader: None }))
+        Ok(Built::source(File {
+            path: self.path,
+            key,
+            at_end,
+            max_line,
+            found: OnceLock::new(),
+            reader: None,
+        }))
     }
 }
 
@@ -65,6 +75,8 @@ struct File {
     key: Option<Expr>,
     at_end: AtEnd,
     max_line: usize,
+    /// What stood at the path when the runtime first asked, to see whether kept positions are good for it.
+    found: OnceLock<Option<FileIdentity>>,
     /// There once opened.
     reader: Option<LineReader>,
 }
@@ -72,7 +84,13 @@ struct File {
 #[async_trait]
 impl Source for File {
     fn identity(&self) -> String {
-        format!("file:{}", self.path.display())
+        let file = match &self.reader {
+            Some(reader) => Some(reader.identity()),
+            // Asked once before opening, and by `courant plan`: a small read, which may as well block.
+            None => *self.found.get_or_init(|| FileIdentity::at(&self.path)),
+        };
+        let path = self.path.display();
+        file.map_or_else(|| format!("file:{path}"), |file| format!("file:{path}#{file}"))
     }
 
     fn keeps_positions(&self) -> PositionKeeping {
@@ -81,7 +99,8 @@ impl Source for File {
 
     async fn open(&mut self, resume: &Positions) -> Result<(), StageError> {
         let offset = resume.get(&Partition::only()).copied().unwrap_or(0);
-        let reader = LineReader::open(&self.path, offset, self.max_line).await;
+        let start = Start { offset, file: self.found.get().copied().flatten() };
+        let reader = LineReader::open(&self.path, start, self.max_line).await;
         self.reader = Some(reader.map_err(|error| file_error("read the file", error))?);
         Ok(())
     }
@@ -115,6 +134,9 @@ fn to_batch(lines: Vec<Line>, key: Option<&Expr>) -> ReadBatch {
         if let Some(expr) = key {
             let result = expr.first(&mut record);
             record.key = result.and_then(|result| key_from(result.as_ref())).unwrap_or_default();
+        }
+        if line.truncated {
+            record.headers.set("truncated", "true");
         }
         batch.push(record, line.resume_at);
     }
@@ -189,6 +211,60 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_line_that_is_too_long_is_marked_and_passed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("in.jsonl");
+        append(&path, "{\"text\":\"too long\"}\n{}\n");
+        let mut source = opened(&path, json!({"max_line": "8 B"}), 0).await;
+        let batch = read(&mut *source, 10).await.unwrap();
+        assert_eq!(
+            (payloads(&batch), batch.resume_at()),
+            (vec![r#"{"text":"#.into(), "{}".into()], &[20, 23][..])
+        );
+        let marks: Vec<_> = batch.records().records().map(|record| record.headers.get("truncated")).collect();
+        assert_eq!(marks, [Some("true"), None]);
+    }
+
+    /// What the runtime does: positions are used if the identity is still the one they were saved with.
+    async fn resumed(path: &Path, saved: &(String, u64)) -> Vec<String> {
+        let mut source = source(&SPEC, json!({"path": path}), &Services::default());
+        let at = if source.identity() == saved.0 { saved.1 } else { 0 };
+        source.open(&Positions::from([(Partition::only(), at)])).await.unwrap();
+        payloads(&read(&mut *source, 10).await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_file_rotated_while_nobody_read_is_read_from_its_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("in.jsonl");
+        append(&path, "1\n2\n3\n");
+        let mut source = opened(&path, json!({}), 0).await;
+        let batch = read(&mut *source, 2).await.unwrap();
+        let saved = (source.identity(), batch.resume_at()[1]);
+        append(&path, "4\n");
+        assert_eq!(resumed(&path, &saved).await, ["3", "4"], "it has only grown");
+        std::fs::rename(&path, folder.path().join("in.jsonl.1")).unwrap();
+        append(&path, "5\n6\n7\n8\n");
+        assert_eq!(resumed(&path, &saved).await, ["5", "6", "7", "8"]);
+        std::fs::rename(folder.path().join("in.jsonl.1"), &path).unwrap();
+        std::fs::write(&path, "8\n9\n10\n").unwrap();
+        assert_eq!(resumed(&path, &saved).await, ["8", "9", "10"], "cut and written anew in place");
+    }
+
+    #[tokio::test]
+    async fn a_file_rotated_between_asking_and_opening_is_read_from_its_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("in.jsonl");
+        append(&path, "1\n2\n");
+        let mut source = source(&SPEC, json!({"path": path}), &Services::default());
+        let _asked = source.identity();
+        std::fs::rename(&path, folder.path().join("in.jsonl.1")).unwrap();
+        append(&path, "3\n4\n");
+        source.open(&Positions::from([(Partition::only(), 2)])).await.unwrap();
+        assert_eq!(payloads(&read(&mut *source, 10).await.unwrap()), ["3", "4"]);
+    }
+
+    #[tokio::test]
     async fn errors_say_which_file_and_whether_waiting_helps() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("in.jsonl");
@@ -196,9 +272,6 @@ mod tests {
         let error = missing.open(&Positions::new()).await.unwrap_err();
         assert_eq!(error.class, Class::Retry);
         assert!(error.to_string().contains("in.jsonl"), "{error}");
-        append(&path, &format!("{}\n", "x".repeat(100)));
-        let error = opened(&path, json!({"max_line": "99 B"}), 0).await.read(1).await.unwrap_err();
-        assert_eq!(error.class, Class::Fatal);
         assert_eq!(problem(&SPEC, json!({"path": "x", "key": "("})).key, "key");
     }
 }

@@ -1,8 +1,8 @@
 //! `throttle`: slows records down to a rate by waiting, which holds up the source.
 //!
 //! The rule is that of a leaky bucket kept as one point in time: when the next record would be due if all came
-//! evenly. A record may come `burst - 1` intervals before that. A batch waits for its last record, so a long
-//! batch at a slow rate passes in one lump; `batch = { records = 1 }` makes it even.
+//! evenly. A record may come `burst - 1` intervals before that. It takes one record at a time: a batch would wait for
+//! its last record, minutes at a slow rate, pass in one lump, and be given back as a whole if a reload came before.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -19,16 +19,14 @@ use tokio::time::{Instant, sleep_until};
 use crate::rate::PerSecond;
 
 pub static SPEC: StageSpec = StageSpec::transform::<Config>("throttle", Takes::Any, Gives::Same)
+    .max_batch(1)
     .summary("lets records pass no faster than a rate, and holds up what comes before it")
-    .example(
-        "[[pipeline.stage]]\nkind = \"throttle\"\nbatch = { records = 1 }\nparams = { rate = 20, burst = 5, per_key = true }\n",
-    );
+    .example("[[pipeline.stage]]\nkind = \"throttle\"\nparams = { rate = 20, burst = 5, per_key = true }\n");
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Records per second, over all lanes. A batch passes when its last record may: set the stage's
-    /// `batch = { records = 1 }` for an even flow at a low rate.
+    /// Records per second, over all lanes. They pass one by one, whatever `batch` says.
     pub rate: PerSecond,
     /// How many records may pass at once after a pause.
     #[serde(default = "default_burst")]
@@ -223,6 +221,11 @@ mod tests {
             buckets.key_turn(&key.to_string(), now);
             assert!(buckets.by_key.len() <= 100);
         }
+    }
+
+    #[test]
+    fn records_come_one_by_one() {
+        assert_eq!(SPEC.max_batch, Some(1), "a batch would wait for its last record");
     }
 
     #[test]

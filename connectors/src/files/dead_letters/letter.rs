@@ -29,7 +29,8 @@ pub struct NewLetter {
 /// A letter that waits in a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredLetter {
-    /// `dl_` and a ULID; later letters have greater ids.
+    /// `dl_` and a ULID. Later letters have greater ids unless the clock was set back, so ids say which letter and not
+    /// how far.
     pub id: String,
     pub queue: String,
     #[serde(flatten)]

@@ -8,10 +8,11 @@ mod letter;
 mod queue;
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{FileError, blocking, create_folder, names};
+use super::{FileError, blocking, create_private_folder, names};
 pub use letter::{NewLetter, StoredLetter};
 pub use queue::Cursor;
 use queue::{Counted, Hold, LockedQueue};
@@ -38,11 +39,12 @@ impl DeadLetterJournal {
     /// Creates the folder if it is missing.
     pub async fn open(folder: impl Into<PathBuf>) -> Result<Self, FileError> {
         let journal = Self::unopened(folder);
-        journal.blocking(|inner| create_folder(&inner.folder)).await?;
+        journal.blocking(|inner| create_private_folder(&inner.folder)).await?;
         Ok(journal)
     }
 
-    /// The journal without touching the disk, for checking a configuration; the folder may not exist.
+    /// The journal without touching the disk: for checking a configuration, and for looking at letters. Reading
+    /// creates nothing, so a folder or a queue that is not there has no letters; to append, [`open`](Self::open) it.
     pub fn unopened(folder: impl Into<PathBuf>) -> Self {
         let ids = Mutex::new(ulid::Generator::new());
         Self(Arc::new(Inner { folder: folder.into(), ids, counted: Mutex::default() }))
@@ -57,15 +59,28 @@ impl DeadLetterJournal {
         self.blocking(move |inner| inner.append(&queue, letters)).await
     }
 
-    /// Letters that wait, oldest first: of one queue or of all, from behind the letter `after`, at most `limit`.
-    pub async fn list(
+    /// At most `limit` of the letters that wait, in the order they came: of one queue or of all.
+    pub async fn list(&self, queue: Option<&str>, limit: usize) -> Result<Vec<StoredLetter>, FileError> {
+        let queue = queue.map(str::to_owned);
+        self.blocking(move |inner| inner.list(queue, limit)).await
+    }
+
+    /// Looks at every letter that waits in a queue, in the order they came and as of one moment; writers wait.
+    pub async fn fold<T: Send + 'static>(
         &self,
-        queue: Option<&str>,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<StoredLetter>, FileError> {
-        let (queue, after) = (queue.map(str::to_owned), after.map(str::to_owned));
-        self.blocking(move |inner| inner.list(queue, after.as_deref(), limit)).await
+        queue: &str,
+        mut so_far: T,
+        mut look: impl FnMut(&mut T, StoredLetter) + Send + 'static,
+    ) -> Result<T, FileError> {
+        let queue = queue.to_owned();
+        self.blocking(move |inner| {
+            inner.each_pending(&queue, &mut Cursor::default(), |letter| {
+                look(&mut so_far, letter);
+                true
+            })?;
+            Ok(so_far)
+        })
+        .await
     }
 
     /// The letter with this id, unless it was settled.
@@ -86,7 +101,7 @@ impl DeadLetterJournal {
         let (queue, mut cursor) = (queue.to_owned(), cursor.clone());
         self.blocking(move |inner| {
             let mut letters = Vec::new();
-            inner.lock(&queue, Hold::Shared)?.each_pending(&mut cursor, |letter| {
+            inner.each_pending(&queue, &mut cursor, |letter| {
                 let room = letters.len() < max;
                 if room {
                     letters.push(letter);
@@ -122,8 +137,22 @@ impl DeadLetterJournal {
 }
 
 impl Inner {
-    fn lock(&self, queue: &str, hold: Hold) -> Result<LockedQueue<'_>, FileError> {
-        LockedQueue::lock(&self.folder, &names::to_file_name(queue)?, hold)
+    fn lock(&self, queue: &str) -> Result<LockedQueue<'_>, FileError> {
+        LockedQueue::lock(&self.folder, &names::to_file_name(queue)?, Hold::Exclusive)
+    }
+
+    /// Calls `visit` with letters of a queue until it returns false; a queue without a file has none.
+    fn each_pending(
+        &self,
+        queue: &str,
+        cursor: &mut Cursor,
+        visit: impl FnMut(StoredLetter) -> bool,
+    ) -> Result<(), FileError> {
+        let file_name = names::to_file_name(queue)?;
+        if !LockedQueue::exists(&self.folder, &file_name) {
+            return Ok(());
+        }
+        LockedQueue::lock(&self.folder, &file_name, Hold::Shared)?.each_pending(cursor, visit)
     }
 
     fn next_id(&self) -> ulid::Ulid {
@@ -132,7 +161,7 @@ impl Inner {
     }
 
     fn append(&self, queue: &str, letters: Vec<NewLetter>) -> Result<Vec<String>, FileError> {
-        let locked = self.lock(queue, Hold::Exclusive)?;
+        let locked = self.lock(queue)?;
         let mut lines = Vec::new();
         let mut ids = Vec::with_capacity(letters.len());
         for letter in letters {
@@ -147,32 +176,29 @@ impl Inner {
     }
 
     fn settle(&self, queue: &str, ids: &[String]) -> Result<(), FileError> {
-        let locked = self.lock(queue, Hold::Exclusive)?;
+        let locked = self.lock(queue)?;
         let mut all = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let counted = all.entry(queue.to_owned()).or_default();
         locked.settle(ids, counted, &self.next_id().to_string())
     }
 
-    fn list(
-        &self,
-        queue: Option<String>,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<StoredLetter>, FileError> {
+    fn list(&self, queue: Option<String>, limit: usize) -> Result<Vec<StoredLetter>, FileError> {
         let queues = queue.map_or_else(|| self.queues(), |queue| Ok(vec![queue]))?;
         let mut letters = Vec::new();
-        for queue in queues {
-            // Ids grow along a queue, so its first letters are enough to find the first of all.
+        for queue in &queues {
             let mut room = limit;
-            self.lock(&queue, Hold::Shared)?.each_pending(&mut Cursor::default(), |letter| {
-                if after.is_none_or(|after| letter.id.as_str() > after) && room > 0 {
+            self.each_pending(queue, &mut Cursor::default(), |letter| {
+                if room > 0 {
                     letters.push(letter);
                     room -= 1;
                 }
                 room > 0
             })?;
         }
-        letters.sort_by(|one, other| one.id.cmp(&other.id));
+        if queues.len() > 1 {
+            // Between queues only ids tell what came first; a clock that was set back shows here, and only here.
+            letters.sort_by(|one, other| one.id.cmp(&other.id));
+        }
         letters.truncate(limit);
         Ok(letters)
     }
@@ -180,7 +206,7 @@ impl Inner {
     fn get(&self, id: &str) -> Result<Option<StoredLetter>, FileError> {
         for queue in self.queues()? {
             let mut found = None;
-            self.lock(&queue, Hold::Shared)?.each_pending(&mut Cursor::default(), |letter| {
+            self.each_pending(&queue, &mut Cursor::default(), |letter| {
                 if letter.id == id {
                     found = Some(letter);
                 }
@@ -195,7 +221,7 @@ impl Inner {
 
     fn depth(&self, queue: String) -> Result<QueueDepth, FileError> {
         let mut pending = 0;
-        self.lock(&queue, Hold::Shared)?.each_pending(&mut Cursor::default(), |_| {
+        self.each_pending(&queue, &mut Cursor::default(), |_| {
             pending += 1;
             true
         })?;
@@ -205,7 +231,12 @@ impl Inner {
     fn queues(&self) -> Result<Vec<String>, FileError> {
         let mut queues = Vec::new();
         let failed = || FileError::doing("list", &self.folder);
-        for entry in std::fs::read_dir(&self.folder).map_err(failed())? {
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(queues),
+            Err(error) => return Err(failed()(error)),
+        };
+        for entry in entries {
             let name = entry.map_err(failed())?.file_name();
             let queue = name.to_str().and_then(|name| names::from_file_name(name.strip_suffix(".jsonl")?));
             queues.extend(queue);
@@ -216,4 +247,4 @@ impl Inner {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

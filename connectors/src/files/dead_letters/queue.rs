@@ -6,7 +6,7 @@
 //! is never replaced, unlike the letters file, which compaction rewrites without the settled letters.
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::letter::StoredLetter;
-use crate::files::{FileError, replace_file, sync_folder};
+use crate::files::{FileError, private_file, replace_file, sync_folder};
 
 /// Below this many settled letters a rewrite saves nothing worth the syncs.
 const COMPACT_FROM: u64 = 1_000;
@@ -60,10 +60,15 @@ struct Heading {
 const FORMAT: u32 = 1;
 
 impl<'a> LockedQueue<'a> {
+    /// Whether the queue has ever had a letter. To be asked before locking to read: locking creates a file.
+    pub(super) fn exists(folder: &Path, file_name: &str) -> bool {
+        folder.join(format!("{file_name}.jsonl")).exists()
+    }
+
     /// Waits for the lock. `file_name` is the queue's, already made safe.
     pub(super) fn lock(folder: &'a Path, file_name: &str, hold: Hold) -> Result<Self, FileError> {
         let path = folder.join(format!("{file_name}.lock"));
-        let lock = OpenOptions::new()
+        let lock = private_file()
             .create(true)
             .append(true)
             .open(&path)
@@ -232,7 +237,7 @@ fn id_of(line: &[u8]) -> Option<String> {
 
 /// Writes whole lines behind the last whole line and syncs them; on failure nothing of them stays.
 fn append_lines(path: &Path, lines: &[u8]) -> Result<(), FileError> {
-    let mut file = OpenOptions::new()
+    let mut file = private_file()
         .create(true)
         .truncate(false)
         .read(true)

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::*;
 
-fn letter(payload: &'static [u8]) -> NewLetter {
+pub(in crate::files) fn letter(payload: &'static [u8]) -> NewLetter {
     NewLetter {
         pipeline: "ingest".into(),
         stage: "persist".into(),
@@ -25,7 +25,7 @@ async fn journal(folder: &Path) -> DeadLetterJournal {
 }
 
 async fn payloads(journal: &DeadLetterJournal, queue: &str) -> Vec<String> {
-    let letters = journal.list(Some(queue), None, usize::MAX).await.unwrap();
+    let letters = journal.list(Some(queue), usize::MAX).await.unwrap();
     letters.iter().map(|stored| String::from_utf8_lossy(&stored.letter.payload).into_owned()).collect()
 }
 
@@ -145,20 +145,47 @@ async fn another_handle_settles_while_this_one_appends() {
     }
     appending.await.unwrap();
     assert_eq!(settled, 100);
-    assert_eq!(command.list(None, None, 10).await.unwrap(), []);
+    assert_eq!(command.list(None, 10).await.unwrap(), []);
 }
 
 #[tokio::test]
-async fn listing_pages_through_all_queues_in_order() {
+async fn listing_shows_the_first_of_all_queues() {
     let folder = tempfile::tempdir().unwrap();
     let journal = journal(folder.path()).await;
     for (queue, payload) in [("b", b"1"), ("a/../x", b"2"), ("b", b"3")] {
         journal.append(queue, vec![letter(payload)]).await.unwrap();
     }
-    let page = journal.list(None, None, 2).await.unwrap();
-    assert_eq!(page.iter().map(|letter| letter.queue.as_str()).collect::<Vec<_>>(), ["b", "a/../x"]);
-    let rest = journal.list(None, Some(&page[1].id), 2).await.unwrap();
-    assert_eq!(rest.len(), 1);
-    assert_eq!(rest[0].letter.payload, "3");
+    let first = journal.list(None, 2).await.unwrap();
+    assert_eq!(first.iter().map(|letter| letter.queue.as_str()).collect::<Vec<_>>(), ["b", "a/../x"]);
+    assert_eq!(journal.list(Some("b"), 9).await.unwrap().len(), 2);
     assert!(journal.append("", vec![letter(b"1")]).await.is_err());
+}
+
+#[tokio::test]
+async fn a_clock_set_back_changes_neither_order_nor_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = journal(folder.path()).await;
+    journal.append("q", vec![letter(b"1"), letter(b"2"), letter(b"3")]).await.unwrap();
+    // As if the second had been written in 1970.
+    let file = folder.path().join("q.jsonl");
+    let content = std::fs::read_to_string(&file).unwrap();
+    let second = journal.list(Some("q"), 9).await.unwrap()[1].id.clone();
+    std::fs::write(&file, content.replace(&second, "dl_00000000000000000000000000")).unwrap();
+    assert_eq!(payloads(&journal, "q").await, ["1", "2", "3"]);
+    let seen = journal.fold("q", 0, |seen, _| *seen += 1).await.unwrap();
+    assert_eq!(seen, 3);
+}
+
+#[tokio::test]
+async fn looking_creates_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let absent = DeadLetterJournal::unopened(folder.path().join("absent"));
+    assert_eq!(absent.list(None, 9).await.unwrap(), []);
+    assert_eq!(absent.list(Some("q"), 9).await.unwrap(), []);
+    assert_eq!(absent.get("dl_x").await.unwrap(), None);
+    assert_eq!(absent.queues().await.unwrap(), []);
+    assert_eq!(absent.pending("q", &Cursor::default(), 9).await.unwrap().0, []);
+    let journal = journal(folder.path()).await;
+    assert_eq!(journal.fold("nosuch", 0, |seen, _| *seen += 1).await.unwrap(), 0);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -169,6 +169,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn appenders_of_one_file_take_turns() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.jsonl");
+        let appender = LineAppender::open(&path).await.unwrap();
+        // Another appender in the middle of one that is going to fail: it has written, and will cut that off.
+        let mut other = OpenOptions::new().append(true).open(&path).unwrap();
+        other.lock().unwrap();
+        other.write_all(b"half a li").unwrap();
+        let mut append = std::pin::pin!(appender.append("1\n".into(), Sync::None));
+        let soon = std::time::Duration::from_millis(100);
+        assert!(tokio::time::timeout(soon, &mut append).await.is_err(), "it has to wait for its turn");
+        other.set_len(0).unwrap();
+        other.unlock().unwrap();
+        append.await.unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n");
+    }
+
+    #[tokio::test]
     async fn a_full_disk_is_an_error_that_names_the_file() {
         let appender = LineAppender::open("/dev/full").await.unwrap();
         let error = appender.append("1\n".into(), Sync::None).await.unwrap_err();

@@ -3,7 +3,9 @@
 //! Neither looks into the lines; what is in them is for others to judge.
 
 mod append;
+mod identity;
 mod read;
 
 pub use append::{LineAppender, Sync};
-pub use read::{Line, LineReader};
+pub use identity::FileIdentity;
+pub use read::{Line, LineReader, Start};

@@ -76,6 +76,7 @@ kind!(Generate {
     let _ = (config.every, config.start_at, config.max_size);
     Ok(Built::source(Nothing))
 });
+kind!(Letters { queue: String } => |config| Ok(Built::source(Nothing).drains(config.queue)));
 kind!(Filter {
     /// Keeps the records for which this is true.
     expr: String,
@@ -117,6 +118,7 @@ const EVENT: &str = "message-event";
 const DELIVERY: &str = "delivery";
 
 static GENERATE: StageSpec = StageSpec::source::<Generate>("generate", EVENT).summary("Makes records.");
+static LETTERS: StageSpec = StageSpec::source::<Letters>("letters", JSON).summary("Reads dead letters.");
 static FILE_SOURCE: StageSpec = StageSpec::source::<Generate>("file", JSON).summary("Reads lines.");
 static FILE_SINK: StageSpec = StageSpec::sink::<Plain>("file", Takes::Any).summary("Writes lines.");
 static FILTER: StageSpec = StageSpec::transform::<Filter>("filter", Takes::Any, Gives::Same);
@@ -145,6 +147,7 @@ static KINDS: &[&StageSpec] = &[
     &DELIVER,
     &CACHE_FILL,
     &WEBHOOK,
+    &LETTERS,
 ];
 
 #[derive(Debug, PartialEq, Deserialize, Serialize, JsonSchema)]

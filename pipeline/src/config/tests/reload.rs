@@ -73,6 +73,38 @@ fn a_source_that_reads_the_same_is_the_same_source() {
     assert_eq!(all[2].kind, ChangeKind::Changed { what, source_changed: false });
 }
 
+#[test]
+fn a_fingerprint_changes_with_everything_that_loading_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let file = folder.path().join("pipelines.toml");
+    let fingerprint = || loader().fingerprint(&file);
+    let mut seen = vec![fingerprint()];
+    let mut changed = |what: &str| {
+        let now = fingerprint();
+        assert!(!seen.contains(&now), "{what} goes unnoticed");
+        assert_eq!(fingerprint(), now, "{what}: nothing has changed since");
+        seen.push(now);
+    };
+    write("pipelines.toml", "include = ['more-*.toml', 'late.toml']\n");
+    changed("a first file");
+    write("more-1.toml", "[[pipeline]\n");
+    changed("a file that comes to match a pattern, and is wrong");
+    write("more-1.toml", "include = ['deep.toml']\n");
+    changed("a wrong file that is mended");
+    write("deep.toml", "\n");
+    changed("a file that a file includes");
+    write("late.toml", "\n");
+    changed("an include that was missing");
+    assert_eq!(loader().load(&file, super::NO_ENV).unwrap().fingerprint, fingerprint());
+    write("late.test.toml", "\n");
+    changed("the tests beside it");
+    std::fs::rename(folder.path().join("more-1.toml"), folder.path().join("more-2.toml")).unwrap();
+    changed("another name");
+    write("unrelated.toml", "x = 1");
+    assert_eq!(seen.last(), Some(&fingerprint()));
+}
+
 /// Every `$ref` of a schema.
 fn references(schema: &Json, found: &mut Vec<String>) {
     match schema {

@@ -175,3 +175,57 @@ stage = [{ kind = 'generate', input = 'x' }, { kind = 'file' }]",
     assert!(found.contains("did you mean `file`?"), "{found}");
     assert!(found.contains("the first stage is the source and takes no input"), "{found}");
 }
+
+#[test]
+fn nobody_is_answered_by_the_source() {
+    let text = "[[pipeline]]\nname = 'p'\nreply_after = 'generate'\nstage = [{ kind = 'generate' }, { kind = 'file' }]";
+    let found = refused(text);
+    assert!(found.contains("`generate` is the source, which has done nothing yet"), "{found}");
+    assert!(found.contains("pipelines.toml:3:15 (pipeline.p.reply_after)"), "{found}");
+    loaded(&text.replace("'generate'\n", "'file'\n"));
+}
+
+#[test]
+fn there_is_a_pause_between_two_tries() {
+    let retry = |retry: &str| {
+        pipeline(&format!("{{ kind = 'generate' }},\n{{ kind = 'file', retry = {{ {retry} }} }},"))
+    };
+    let found = refused(&retry("initial = '0s', max = '10us'"));
+    assert!(found.contains("pipelines.toml:5:38 (pipeline.p.stage[1].retry.initial)"), "{found}");
+    assert!(found.contains("`max` is too short"), "{found}");
+    loaded(&retry("initial = '1ms', max = '1ms', circuit_pause = '0s', deadline = '0s'"));
+}
+
+#[test]
+fn a_dead_letter_queue_has_a_name_like_others() {
+    for name in ["", "Lost And Found", "../up", &"x".repeat(65)] {
+        let found = refused(&pipeline(&format!(
+            "{{ kind = 'generate' }},\n{{ kind = 'file', dead_letter = '{name}' }},"
+        )));
+        assert!(found.contains("cannot be the name of a dead-letter queue"), "{name}: {found}");
+        assert!(found.contains("pipelines.toml:5:32 (pipeline.p.stage[1].dead_letter)"), "{name}: {found}");
+    }
+    loaded(&pipeline("{ kind = 'generate' },\n{ kind = 'file', dead_letter = 'lost.2_found' },"));
+}
+
+#[test]
+fn letters_do_not_go_back_to_the_queue_they_are_read_from() {
+    let stages = |own: &str, other: &str| {
+        pipeline(&format!(
+            "\
+{{ kind = 'letters', params = {{ queue = 'q' }} }},
+{{ kind = 'filter', params = {{ expr = '.' }}{own} }},
+{{ kind = 'file'{other} }},"
+        ))
+    };
+    let found = refused_at(&stages(", dead_letter = 'q'", ", dead_letter = 'q'"));
+    assert_eq!(
+        found,
+        [
+            "4:40 letters of `filter` and `file` go to the queue `q` that this pipeline reads, and would come back for ever"
+        ]
+    );
+    assert_eq!(refused_at(&stages("", "").replace("'p'", "'q'")).len(), 1, "the queue of its own name");
+    loaded(&stages(", dead_letter = 'q2'", ""));
+    loaded(&stages(", dead_letter = 'q', on_error = 'drop'", ""));
+}

@@ -162,7 +162,7 @@ impl Mischief {
                 slot.drop_as("odd");
             }
             "panic" if self.fails_now(n) => panic!("cannot stand {n}"),
-            "lose" if self.fails_now(n) => *slot.record_mut() = slot.record().derive(n.to_string()),
+            "swap" => *slot.record_mut() = slot.record().derive(n.to_string()),
             "hold" if self.fails_now(n) => slot.hold(),
             "split-fail" => {
                 slot.replace(vec![slot.record().derive(n.to_string())]);
