@@ -3,6 +3,7 @@
 //! A kind's config struct builds the stage; its doc comments are the user's documentation. `pipelines.toml`
 //! names kinds, `courant stages` lists them, the JSON Schema and the reference page are made from them.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema};
@@ -179,6 +180,8 @@ pub struct Built {
     pub outputs: Vec<String>,
     /// Records may leave with another key than they came with, and so belong in another lane.
     pub rekeys: bool,
+    /// Records it is given at a time at the most, whatever its `batch` says.
+    pub max_batch: Option<NonZeroU32>,
     /// The dead-letter queue that a source reads to its end; letters of the same pipeline must not go there.
     pub drains: Option<String>,
 }
@@ -193,12 +196,19 @@ impl Built {
     }
 
     fn new(part: Part) -> Self {
-        Self { part, access: Vec::new(), outputs: Vec::new(), rekeys: false, drains: None }
+        Self { part, access: Vec::new(), outputs: Vec::new(), rekeys: false, max_batch: None, drains: None }
     }
 
     #[must_use]
     pub fn touches(mut self, level: Level, mode: Mode, name: impl Into<String>) -> Self {
         self.access.push(Access { level, mode, name: name.into() });
+        self
+    }
+
+    /// Limits what the stage is given at a time, for stages that a large batch would hold up.
+    #[must_use]
+    pub fn max_batch(mut self, records: NonZeroU32) -> Self {
+        self.max_batch = Some(records);
         self
     }
 
@@ -234,8 +244,6 @@ pub struct StageSpec {
     pub takes: Takes,
     pub gives: Gives,
     pub effect: Effect,
-    /// Records it is given at a time at the most, whatever its `batch` says; for stages to which a batch is no help.
-    pub max_batch: Option<u32>,
     /// One sentence for lists.
     pub summary: &'static str,
     /// A `[[pipeline.stage]]` table; a test builds it.
@@ -264,7 +272,6 @@ impl StageSpec {
             takes,
             gives,
             effect: Effect::Pure,
-            max_batch: None,
             summary: "",
             example: "",
             schema: schema_of::<C>,
@@ -275,15 +282,6 @@ impl StageSpec {
     #[must_use]
     pub const fn effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
-        self
-    }
-
-    /// # Panics
-    /// At compile time, if `records` is zero.
-    #[must_use]
-    pub const fn max_batch(mut self, records: u32) -> Self {
-        assert!(records > 0, "a stage is given at least one record");
-        self.max_batch = Some(records);
         self
     }
 

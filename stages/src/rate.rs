@@ -1,6 +1,7 @@
 //! Records per second as people write them in TOML: `100`, `0.5`.
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -19,6 +20,17 @@ impl PerSecond {
     /// The time from one record to the next.
     pub fn interval(self) -> Duration {
         Duration::from_secs_f64(1.0 / self.0)
+    }
+
+    /// Whole records within a time, at least one.
+    pub fn within(self, time: Duration) -> NonZeroU32 {
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "saturates, and is above zero"
+        )]
+        let records = (self.0 * time.as_secs_f64()) as u32;
+        NonZeroU32::new(records).unwrap_or(NonZeroU32::MIN)
     }
 }
 

@@ -50,14 +50,20 @@ fn a_plan_tells_what_the_reload_then_does() {
     let changed = PIPELINES.replace("expr = \".\"", "expr = \".+1\"").replace("\"ticks\"", "\"tocks\"");
     home.configure(&changed);
     let plan = home.run(&["plan"]).ok();
+    let lines: Vec<&str> = plan.lines().collect();
+    let told = [
+        "~ copy: is drained and restarts",
+        "    stage `map`: params.expr changed",
+        "    goes on at file:in.jsonl#",
+        "+ tocks: starts",
+        "- ticks: is drained and stops",
+        "    its position stays, for when it comes back generate 0:",
+    ];
     assert!(
-        plan.starts_with(
-            "~ copy: is drained and restarts\n    stage `map`: params.expr changed\n    goes on at file:in.jsonl 0:5\n\
-             + tocks: starts\n\
-             - ticks: is drained and stops\n    its position stays, for when it comes back generate 0:"
-        ),
+        lines.len() == told.len() && lines.iter().zip(told).all(|(line, told)| line.starts_with(told)),
         "{plan}"
     );
+    assert!(lines[2].ends_with(" 0:5"), "{plan}");
     let plan: Value = serde_json::from_str(&home.run(&["plan", "--json"]).ok()).unwrap();
     let copy = &plan["pipelines"][0];
     assert_eq!((&plan["running"], &copy["change"]), (&true.into(), &"changed".into()));
@@ -77,7 +83,7 @@ fn a_plan_says_when_positions_may_be_of_no_use() {
     home.configure(&PIPELINES.replace("\"in.jsonl\"", "\"other.jsonl\""));
     let plan = home.run(&["plan"]).ok();
     let told = "~ copy: is drained and restarts\n    stage `file`: params.path changed\n    \
-                its source changed; it starts over unless it still reads file:in.jsonl 0:5\n";
+                starts over; what is kept is of another source, file:in.jsonl#";
     assert!(plan.starts_with(told), "{plan}");
     let plan: Value = serde_json::from_str(&home.run(&["plan", "--json"]).ok()).unwrap();
     let copy = &plan["pipelines"][0];

@@ -91,6 +91,10 @@ fn topology(draft: Draft<'_>, links: &[Link], check: &mut Check<'_>) -> Option<T
     let mut stages = Vec::with_capacity(entry.stage.len());
     for ((stage, entry_stage), link) in draft.stages.into_iter().zip(&entry.stage).zip(links) {
         let built = stage.built?;
+        let mut policy = policy(entry_stage, &entry.name);
+        if let Some(most) = built.max_batch {
+            policy.batch.records = policy.batch.records.min(most);
+        }
         stages.push(StageNode {
             name: stage.name.into(),
             spec: stage.spec?,
@@ -99,7 +103,7 @@ fn topology(draft: Draft<'_>, links: &[Link], check: &mut Check<'_>) -> Option<T
             outputs: built.outputs,
             rekeys: built.rekeys,
             access: built.access,
-            policy: policy(entry_stage, &entry.name),
+            policy,
         });
     }
     let reply_after =

@@ -111,15 +111,11 @@ fn node(
 ) -> Node {
     let described = &topology.stages[index];
     let metrics = StageMetrics::of(&topology.name, &described.name);
-    let mut policy = described.policy.clone();
-    if let Some(most) = described.spec.max_batch.and_then(NonZero::new) {
-        policy.batch.records = policy.batch.records.min(most);
-    }
     Node {
         name: Arc::clone(&described.name),
         stage: Arc::clone(stage),
-        circuit: Circuit::new(policy.retry, metrics.circuit_open.clone()),
-        policy,
+        policy: described.policy.clone(),
+        circuit: Circuit::new(described.policy.retry, metrics.circuit_open.clone()),
         metrics,
         tap: Arc::clone(tap),
         rekeys: described.rekeys,

@@ -19,14 +19,16 @@ use tokio::time::{Instant, sleep_until};
 use crate::rate::PerSecond;
 
 pub static SPEC: StageSpec = StageSpec::transform::<Config>("throttle", Takes::Any, Gives::Same)
-    .max_batch(1)
     .summary("lets records pass no faster than a rate, and holds up what comes before it")
     .example("[[pipeline.stage]]\nkind = \"throttle\"\nparams = { rate = 20, burst = 5, per_key = true }\n");
+
+/// A batch waits until its last record may pass. This long a wait is not felt, and what follows still gets batches.
+const STEP: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Records per second, over all lanes. They pass one by one, whatever `batch` says.
+    /// Records per second, over all lanes. They pass in small batches, of what may pass in a tenth of a second.
     pub rate: PerSecond,
     /// How many records may pass at once after a pause.
     #[serde(default = "default_burst")]
@@ -60,7 +62,8 @@ impl StageConfig for Config {
             by_key: HashMap::new(),
         };
         let scope = if self.per_key { Scope::Key } else { Scope::All };
-        Ok(Built::stage(Throttle { scope, buckets: Mutex::new(buckets) }))
+        let at_once = self.rate.within(STEP);
+        Ok(Built::stage(Throttle { scope, buckets: Mutex::new(buckets) }).max_batch(at_once))
     }
 }
 
@@ -224,8 +227,13 @@ mod tests {
     }
 
     #[test]
-    fn records_come_one_by_one() {
-        assert_eq!(SPEC.max_batch, Some(1), "a batch would wait for its last record");
+    fn a_batch_waits_no_longer_than_a_step() {
+        let most = |rate: f64| {
+            let context =
+                BuildContext { pipeline: "p", stage: "s", services: &courant_pipeline::Services::default() };
+            (SPEC.build)(json!({"rate": rate}), &context).ok().unwrap().max_batch.unwrap().get()
+        };
+        assert_eq!([most(0.5), most(20.0), most(5000.0)], [1, 2, 500]);
     }
 
     #[test]
