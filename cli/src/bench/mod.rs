@@ -1,5 +1,6 @@
 //! `courant bench`: figures as ratios to a limit measured in the same run, because machines differ and are noisy.
 
+mod native;
 pub mod runtime;
 
 use std::io::Write as _;

@@ -14,21 +14,16 @@ use courant_pipeline::config::{
     BatchLimits, Input, OnError, PipelineEntry, Plane, Policy, RetryPolicy, StageNode, Topology,
 };
 use courant_pipeline::runtime::{Host, run_to_end};
-use courant_pipeline::spec::{
-    BuildContext, Built, Gives, JSON, Place, Problem, StageConfig, StageSpec, Takes,
-};
-use courant_pipeline::stage::{Partition, Positions, Read, ReadBatch};
-use courant_pipeline::{
-    Batch, DecodeError, Key, Native, Payload, Record, Services, Source, Stage, StageError,
-};
+use courant_pipeline::spec::{Place, StageSpec};
+use courant_pipeline::{DecodeError, Native, Payload, Record, Services, StageError};
 use courant_stages::jq::Expr;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Figure;
+use super::native::{FILTER, GENERATE, MAP, PASS};
 
 const RECORD_BYTES: usize = 200;
 /// Rounds per figure: enough that one of them is undisturbed.
@@ -38,7 +33,7 @@ const LOOP_CHUNK: u64 = 512;
 
 /// What the records say.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Event {
+pub(super) struct Event {
     n: u64,
     odd: bool,
     pad: String,
@@ -55,7 +50,7 @@ impl Native for Event {
 }
 
 /// A record's JSON text, padded to size.
-fn generate(n: u64) -> Bytes {
+pub(super) fn generate(n: u64) -> Bytes {
     let mut text = Vec::with_capacity(RECORD_BYTES);
     text.extend_from_slice(br#"{"n":1000000000,"odd":false,"pad":""#);
     let mut rest = n;
@@ -69,14 +64,14 @@ fn generate(n: u64) -> Bytes {
 }
 
 /// What `.odd = (.n % 2 == 1)` says in jq.
-fn map(text: &[u8]) -> Result<Event, DecodeError> {
+pub(super) fn map(text: &[u8]) -> Result<Event, DecodeError> {
     let mut event = Event::from_json(text)?;
     event.odd = event.n % 2 == 1;
     Ok(event)
 }
 
 /// What `.n % 10 != 0` says in jq.
-fn keep(event: &Event) -> bool {
+pub(super) fn keep(event: &Event) -> bool {
     !event.n.is_multiple_of(10)
 }
 
@@ -295,132 +290,6 @@ fn topology(stages: Vec<StageNode>) -> Topology {
         reply_after: None,
         stages,
         entry: Arc::new(entry),
-    }
-}
-
-static GENERATE: StageSpec = StageSpec::source::<GenerateConfig>("bench-generate", JSON);
-static MAP: StageSpec = StageSpec::transform::<MapConfig>("bench-map", Takes::Any, Gives::Same);
-static FILTER: StageSpec = StageSpec::transform::<FilterConfig>("bench-filter", Takes::Any, Gives::Same);
-static PASS: StageSpec = StageSpec::transform::<PassConfig>("bench-pass", Takes::Any, Gives::Same);
-
-#[derive(Deserialize, JsonSchema)]
-struct GenerateConfig {
-    millis: u64,
-    keys: u64,
-}
-
-struct Generate {
-    lasting: Duration,
-    until: Option<Instant>,
-    keys: Vec<Key>,
-    n: u64,
-}
-
-impl StageConfig for GenerateConfig {
-    fn build(self, _: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
-        let keys = (0..self.keys).map(|key| Key::new(format!("chat_{key:026}"))).collect();
-        Ok(Built::source(Generate { lasting: Duration::from_millis(self.millis), until: None, keys, n: 0 }))
-    }
-}
-
-#[async_trait]
-impl Source for Generate {
-    fn identity(&self) -> String {
-        "bench".into()
-    }
-
-    async fn open(&mut self, _: &Positions) -> Result<(), StageError> {
-        self.until = Some(Instant::now() + self.lasting);
-        Ok(())
-    }
-
-    async fn read(&mut self, max: usize) -> Result<Read, StageError> {
-        if self.until.is_some_and(|until| Instant::now() >= until) {
-            return Ok(Read::End);
-        }
-        let mut batch = ReadBatch::new(Partition::only(), max);
-        for _ in 0..max {
-            let mut record = Record::new(generate(self.n));
-            if !self.keys.is_empty() {
-                let key = usize::try_from(self.n % self.keys.len() as u64).unwrap_or(0);
-                record.key = Some(self.keys[key].clone());
-            }
-            self.n += 1;
-            batch.push(record, self.n);
-        }
-        Ok(Read::Batch(batch))
-    }
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct MapConfig {}
-
-struct Map;
-
-impl StageConfig for MapConfig {
-    fn build(self, _: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
-        Ok(Built::stage(Map))
-    }
-}
-
-#[async_trait]
-impl Stage for Map {
-    async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
-        for slot in batch {
-            let record = slot.record_mut();
-            if let Payload::Text(text) = &record.payload {
-                match map(text) {
-                    Ok(event) => record.payload = Payload::value(event),
-                    Err(error) => slot.fail(StageError::reject("read an event", error)),
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct FilterConfig {}
-
-struct Filter;
-
-impl StageConfig for FilterConfig {
-    fn build(self, _: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
-        Ok(Built::stage(Filter))
-    }
-}
-
-#[async_trait]
-impl Stage for Filter {
-    async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
-        for slot in batch {
-            match slot.record().payload.as_value::<Event>() {
-                Some(event) if keep(event) => {}
-                Some(_) => slot.drop_as("filtered"),
-                None => slot.fail(StageError::reject("read an event", "it was not mapped")),
-            }
-        }
-        Ok(())
-    }
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct PassConfig {}
-
-/// Leaves everything as it is: a hop, or a blackhole at the end.
-struct Pass;
-
-impl StageConfig for PassConfig {
-    fn build(self, _: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
-        Ok(Built::stage(Pass))
-    }
-}
-
-#[async_trait]
-impl Stage for Pass {
-    async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
-        std::hint::black_box(batch);
-        Ok(())
     }
 }
 
