@@ -173,7 +173,7 @@ fn the_environment_overrides_the_file() {
     let mut process = Courant::spawn(command);
     process.wait_logged(r#""state":"running""#);
     assert_eq!(process.stop(), Some(0));
-    assert!(home.path("elsewhere/positions/p.json").exists() && !home.path("data").exists());
+    assert!(home.path("elsewhere/positions").exists() && !home.path("data").exists());
     for line in process.stderr().lines() {
         serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     }
