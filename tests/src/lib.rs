@@ -10,6 +10,9 @@ pub mod lines;
 mod process;
 mod wait;
 
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
 pub use home::{Ended, Home};
 pub use http::get;
 pub use process::{Courant, Signal};
@@ -23,7 +26,13 @@ macro_rules! home {
     };
 }
 
-/// The checkout's folder.
+/// The checkout's folder: the one whose tests cargo runs now. What was compiled may come from another checkout that
+/// shares the target folder.
 pub fn repository() -> &'static std::path::Path {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is a folder of the checkout")
+    static REPOSITORY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let this_crate =
+            std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo tells its tests where their crate is");
+        PathBuf::from(this_crate).parent().expect("this crate is a folder of the checkout").to_owned()
+    });
+    &REPOSITORY
 }
