@@ -1,0 +1,85 @@
+//! The names of things. Different types, so that a chat is never looked up by a user's id.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $id:ident;)*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $id(SmolStr);
+
+        impl $id {
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $id {
+            fn from(id: &str) -> Self {
+                Self(id.into())
+            }
+        }
+
+        impl From<String> for $id {
+            fn from(id: String) -> Self {
+                Self(id.into())
+            }
+        }
+
+        impl From<&$id> for crate::store::Value {
+            fn from(id: &$id) -> Self {
+                Self::Text(id.0.to_string())
+            }
+        }
+
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )* };
+}
+
+macro_rules! generated_ids {
+    ($($id:ident $prefix:literal;)*) => { $(
+        impl $id {
+            /// A new one, later in order than those made before it on this machine.
+            pub fn generate() -> Self {
+                Self(smol_str::format_smolstr!(concat!($prefix, "_{}"), ulid::Ulid::generate()))
+            }
+        }
+    )* };
+}
+
+ids! {
+    UserId;
+    ChatId;
+    MessageId;
+    SessionId;
+    EventId;
+    ConnectionId;
+    /// Made by the client.
+    DeviceId;
+    /// One edge process.
+    GatewayId;
+}
+
+generated_ids! {
+    UserId "user";
+    ChatId "chat";
+    MessageId "msg";
+    SessionId "sess";
+    EventId "evt";
+    ConnectionId "conn";
+    GatewayId "gw";
+}

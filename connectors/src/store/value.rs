@@ -1,0 +1,205 @@
+//! Items and the values of their attributes: DynamoDB's data model, which the embedded engine shares.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use super::number::Number;
+
+/// An attribute, table or index name. Short ones, and those known at compile time, take no allocation.
+pub type Name = SmolStr;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Value {
+    Text(String),
+    Number(Number),
+    Bytes(Bytes),
+    Bool(bool),
+    Null,
+    List(Vec<Value>),
+    Map(BTreeMap<String, Value>),
+    TextSet(BTreeSet<String>),
+    NumberSet(BTreeSet<Number>),
+    BytesSet(BTreeSet<Bytes>),
+}
+
+impl Value {
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub fn as_number(&self) -> Option<Number> {
+        match self {
+            Self::Number(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub fn as_u64(&self) -> Option<u64> {
+        self.as_number()?.as_u64()
+    }
+
+    pub fn as_bool(&self) -> Option<bool> {
+        match self {
+            Self::Bool(bool) => Some(*bool),
+            _ => None,
+        }
+    }
+
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "text",
+            Self::Number(_) => "number",
+            Self::Bytes(_) => "bytes",
+            Self::Bool(_) => "bool",
+            Self::Null => "null",
+            Self::List(_) => "list",
+            Self::Map(_) => "map",
+            Self::TextSet(_) => "text set",
+            Self::NumberSet(_) => "number set",
+            Self::BytesSet(_) => "bytes set",
+        }
+    }
+
+    /// The size DynamoDB would charge for it, closely enough for its limits.
+    fn size(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Number(number) => number.to_string().len() / 2 + 2,
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Bool(_) | Self::Null => 1,
+            Self::List(values) => 3 + values.iter().map(|value| value.size() + 1).sum::<usize>(),
+            Self::Map(values) => {
+                3 + values.iter().map(|(name, value)| name.len() + value.size() + 1).sum::<usize>()
+            }
+            Self::TextSet(set) => set.iter().map(String::len).sum(),
+            Self::NumberSet(set) => set.iter().map(|number| number.to_string().len() / 2 + 2).sum(),
+            Self::BytesSet(set) => set.iter().map(Bytes::len).sum(),
+        }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<Bytes> for Value {
+    fn from(bytes: Bytes) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(bool: bool) -> Self {
+        Self::Bool(bool)
+    }
+}
+
+impl From<Number> for Value {
+    fn from(number: Number) -> Self {
+        Self::Number(number)
+    }
+}
+
+macro_rules! value_from_integer {
+    ($($integer:ty),*) => { $(
+        impl From<$integer> for Value {
+            fn from(integer: $integer) -> Self {
+                Self::Number(Number::from(integer))
+            }
+        }
+    )* };
+}
+value_from_integer!(i32, u32, i64, u64);
+
+/// One row of a table: attributes by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Item(BTreeMap<Name, Value>);
+
+impl Item {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The item with one more attribute, for building one in an expression.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<Name>, value: impl Into<Value>) -> Self {
+        self.0.insert(name.into(), value.into());
+        self
+    }
+
+    /// Like [`with`](Self::with), where the attribute may be absent.
+    #[must_use]
+    pub fn with_some(self, name: impl Into<Name>, value: Option<impl Into<Value>>) -> Self {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.get(name)?.as_text()
+    }
+
+    pub fn u64(&self, name: &str) -> Option<u64> {
+        self.get(name)?.as_u64()
+    }
+
+    pub fn set(&mut self, name: impl Into<Name>, value: impl Into<Value>) {
+        self.0.insert(name.into(), value.into());
+    }
+
+    pub fn remove(&mut self, name: &str) -> Option<Value> {
+        self.0.remove(name)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Name, &Value)> {
+        self.0.iter()
+    }
+
+    /// What counts towards DynamoDB's limit of 400 KB.
+    pub fn size(&self) -> usize {
+        self.0.iter().map(|(name, value)| name.len() + value.size()).sum()
+    }
+}
+
+impl FromIterator<(Name, Value)> for Item {
+    fn from_iter<T: IntoIterator<Item = (Name, Value)>>(attributes: T) -> Self {
+        Self(attributes.into_iter().collect())
+    }
+}
+
+impl IntoIterator for Item {
+    type Item = (Name, Value);
+    type IntoIter = std::collections::btree_map::IntoIter<Name, Value>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
