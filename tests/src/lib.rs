@@ -8,15 +8,14 @@ mod home;
 mod http;
 pub mod lines;
 mod process;
-mod wait;
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+pub use courant_conformance::{LIMIT, until};
 pub use home::{Ended, Home};
 pub use http::get;
 pub use process::{Courant, Signal};
-pub use wait::{LIMIT, until};
 
 /// A new, empty [`Home`] for the binary that was built with the calling test.
 #[macro_export]

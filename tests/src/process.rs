@@ -13,7 +13,7 @@ use serde_json::Value;
 pub use rustix::process::Signal;
 
 use crate::http::get;
-use crate::wait::{LIMIT, until};
+use crate::{LIMIT, until};
 
 /// How much of its log a failed test shows.
 const LOG_LINES: usize = 40;

@@ -1,0 +1,9 @@
+//! What every store, log and live state must do, whoever offers it.
+//!
+//! One suite per trait of `courant-connectors`, the same code for the embedded engine and for the real servers. A
+//! crate of its own, apart from the end-to-end tests, so that a change to a connector is tried without building the
+//! product around it.
+
+mod wait;
+
+pub use wait::{LIMIT, until};
