@@ -6,9 +6,11 @@
 
 use std::cmp::Ordering;
 
+use serde::Serialize;
+
 use super::value::{Item, Name, Value};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum Condition {
     Exists(Name),
     Missing(Name),
@@ -18,7 +20,7 @@ pub enum Condition {
     Not(Box<Condition>),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Comparison {
     Equal,
     NotEqual,

@@ -2,12 +2,14 @@
 
 use std::ops::Bound;
 
+use serde::Serialize;
+
 use super::condition::Condition;
 use super::update::Update;
 use super::value::{Item, Name, Value};
 
 /// The attributes that name one item, by the names the table's schema gives them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Key {
     pub partition: (Name, Value),
     pub sort: Option<(Name, Value)>,
@@ -129,7 +131,7 @@ impl Segment {
 }
 
 /// One change to one item, alone or as part of a transaction.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum Write {
     /// Replaces the whole item.
     Put { table: Name, item: Item, condition: Option<Condition> },

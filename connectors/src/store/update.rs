@@ -1,13 +1,15 @@
 //! How an update changes an item, as a small typed list: DynamoDB gets it as an expression string, the embedded
 //! engine applies it.
 
+use serde::Serialize;
+
 use super::number::Number;
 use super::value::{Item, Name, Value};
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Update(Vec<Action>);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum Action {
     Set(Name, Value),
     /// Sets the attribute unless there is one.

@@ -1,0 +1,122 @@
+//! The embedded engine: store and log in one folder and one process, with no server.
+//!
+//! Underneath is fjall, an ordered key-value engine with a journal. Above it, one thread decides and writes everything:
+//! whatever waits becomes one batch and one sync (`committer`), so that conditional writes are serializable and a
+//! thousand writes cost the disk what one costs. A caller is answered when its write is on disk. Reads go straight to
+//! fjall and see every finished write.
+//!
+//! - `committer`, `group`: deciding and writing. `shared`: the catalog. `recovery`: what opening finds.
+//! - [`store`](self::store), [`log`](self::log): the two traits' families on top.
+
+mod clock;
+mod committer;
+mod group;
+mod log;
+mod recovery;
+mod shared;
+mod store;
+mod upkeep;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fjall::{CompressionType, Database, PersistMode};
+
+use self::committer::Committer;
+use self::shared::Shared;
+use self::upkeep::Upkeep;
+
+pub use self::clock::Clock;
+pub use self::recovery::OpenError;
+
+/// How an engine is opened. The defaults suit a machine with a gigabyte to spare.
+#[derive(Clone)]
+pub struct Options {
+    pub clock: Clock,
+    /// Blocks read from disk that are kept in memory.
+    pub cache_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { clock: Clock::wall(), cache_bytes: 128 << 20 }
+    }
+}
+
+/// The journal holds what is in memory only, and is replayed when the folder is opened: its size bounds both that memory
+/// and that time.
+const JOURNAL_BYTES: u64 = 256 << 20;
+
+/// An open folder. Handles of store and log are made by sharing it: `Arc<Engine>` is an `Arc<dyn Store>` and an
+/// `Arc<dyn Log>`.
+pub struct Engine {
+    shared: Arc<Shared>,
+    committer: Arc<Committer>,
+    upkeep: Upkeep,
+    folder: PathBuf,
+}
+
+impl Engine {
+    /// Opens the folder, creating it if it is missing. Only one process can have it open.
+    pub async fn open(folder: impl Into<PathBuf>, options: Options) -> Result<Arc<Self>, OpenError> {
+        let folder = folder.into();
+        let opened = tokio::task::spawn_blocking(move || Self::open_now(folder, options)).await;
+        let (shared, committer, folder) = opened.expect("opening does not panic and is not cancelled")?;
+        let upkeep = Upkeep::start(&shared, &committer);
+        Ok(Arc::new(Self { shared, committer, upkeep, folder }))
+    }
+
+    fn open_now(
+        folder: PathBuf,
+        options: Options,
+    ) -> Result<(Arc<Shared>, Arc<Committer>, PathBuf), OpenError> {
+        let journal = recovery::JournalTail::before_opening(&folder);
+        let builder = Database::builder(&folder)
+            .cache_size(options.cache_bytes)
+            .max_journaling_size(JOURNAL_BYTES)
+            // the committer says when, in one place
+            .manual_journal_persist(true)
+            // what is synced is small or incompressible more often than not; files are compressed later
+            .journal_compression(CompressionType::None);
+        let database = builder.open().map_err(|error| OpenError::new(&folder, error))?;
+        journal.report_what_was_discarded(&folder);
+        let damaged = |error: &dyn std::fmt::Display| OpenError::Damaged {
+            folder: folder.clone(),
+            what: error.to_string(),
+        };
+        let shared = Shared::open(database.clone(), options.clock.clone())
+            .map_err(|error| OpenError::new(&folder, error))?;
+        store::open_tables(&shared).map_err(|error| damaged(&error))?;
+        log::open_topics(&shared).map_err(|error| damaged(&error))?;
+        let committer = Committer::start(database, folder.display().to_string(), options.clock);
+        let committer = committer.map_err(|source| OpenError::Io { folder: folder.clone(), source })?;
+        Ok((Arc::new(shared), Arc::new(committer), folder))
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Finishes what waits and puts everything on disk. Later writes are refused; another process can open the folder
+    /// once the last handle is dropped.
+    pub async fn close(&self) {
+        self.upkeep.stop();
+        let (committer, database) = (Arc::clone(&self.committer), self.shared.database.clone());
+        let closing = tokio::task::spawn_blocking(move || {
+            committer.close();
+            database.persist(PersistMode::SyncAll)
+        });
+        match closing.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the last sync of the embedded engine failed"),
+            Err(error) => tracing::error!(%error, "closing the embedded engine failed"),
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.upkeep.stop();
+        self.committer.close();
+    }
+}

@@ -1,0 +1,255 @@
+//! The change stream: what happened to a table's rows, kept for a day.
+//!
+//! Changes are written in the commit that makes them, all changes of a shard in one group as one entry, named by the
+//! first of their numbers. The numbers count all changes of the engine and only grow. A shard is a range of buckets (see
+//! `encoding`), so the changes of one row are always in the same one; shards never split here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use fjall::Keyspace;
+use serde::{Deserialize, Serialize};
+use smol_str::{SmolStr, ToSmolStr, format_smolstr};
+
+use super::super::Engine;
+use super::super::clock::from_unix_millis;
+use super::super::group::Group;
+use super::encoding::shard_of;
+use super::table::Table;
+use super::{damaged, read_error};
+use crate::store::{
+    Change, ChangeStream, Item, Key, Name, Result, SequenceNumber, Shard, ShardId, ShardRead, ShardReader,
+    ShardStart, StoreError, TableSchema,
+};
+
+/// Enough for as many workers on one table; more would make the entries of a group smaller.
+const SHARDS: u8 = 4;
+/// The highest number given, in the catalog's keyspace.
+const LAST_NUMBER: &[u8] = b"last-change";
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct StoredChange {
+    /// Milliseconds since 1970.
+    pub(super) at: u64,
+    pub(super) old: Option<Item>,
+    pub(super) new: Option<Item>,
+    pub(super) expired: bool,
+}
+
+/// The changes of a group, until it is committed.
+#[derive(Default)]
+pub(in crate::embedded) struct StoreChanges {
+    /// By table number and shard.
+    pending: BTreeMap<(u32, u8), (Keyspace, Vec<StoredChange>)>,
+    numbering: Option<Arc<Numbering>>,
+}
+
+/// Gives the changes their numbers.
+pub(in crate::embedded) struct Numbering {
+    last: AtomicU64,
+    catalog: Keyspace,
+}
+
+impl Numbering {
+    pub(in crate::embedded) fn open(catalog: &Keyspace) -> std::result::Result<Self, fjall::Error> {
+        let last = catalog.get(LAST_NUMBER)?;
+        let last = last.and_then(|bytes| Some(u64::from_be_bytes((*bytes).try_into().ok()?))).unwrap_or(0);
+        Ok(Self { last: AtomicU64::new(last), catalog: catalog.clone() })
+    }
+
+    fn last(&self) -> u64 {
+        self.last.load(Ordering::Acquire)
+    }
+}
+
+impl StoreChanges {
+    pub(super) fn push(&mut self, table: &Table, row: &[u8], change: StoredChange) {
+        let Some(keyspace) = &table.changes else { return };
+        self.numbering.get_or_insert_with(|| Arc::clone(&table.numbering));
+        let shard = (table.number, shard_of(row, SHARDS));
+        self.pending.entry(shard).or_insert_with(|| (keyspace.clone(), Vec::new())).1.push(change);
+    }
+
+    /// Turns the group's changes into writes. Only the committer numbers changes, so nothing comes in between.
+    pub(in crate::embedded) fn write(group: &mut Group) {
+        let Self { pending, numbering } = std::mem::take(&mut group.changes);
+        let Some(numbering) = numbering else { return };
+        let mut last = numbering.last();
+        for ((_, shard), (keyspace, changes)) in pending {
+            let bytes = postcard::to_allocvec(&changes).expect("changes can always be written to memory");
+            group.put(&keyspace, entry_key(shard, last + 1), bytes);
+            last += changes.len() as u64;
+        }
+        // Readers may learn of a number before its change is visible; it will be, or the engine has failed.
+        numbering.last.store(last, Ordering::Release);
+        group.put(&numbering.catalog, LAST_NUMBER.to_vec(), last.to_be_bytes().to_vec());
+    }
+}
+
+fn entry_key(shard: u8, first: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(9);
+    key.push(shard);
+    key.extend_from_slice(&first.to_be_bytes());
+    key
+}
+
+fn first_number(key: &[u8]) -> Result<u64> {
+    let number = key.get(1..).and_then(|bytes| bytes.try_into().ok());
+    number.map(u64::from_be_bytes).ok_or_else(|| damaged("a change has no number"))
+}
+
+fn shard_id(shard: u8) -> ShardId {
+    ShardId(format_smolstr!("shard-{shard}"))
+}
+
+#[async_trait]
+impl ChangeStream for Engine {
+    async fn shards(&self, table: &Name) -> Result<Vec<Shard>> {
+        self.streamed(table)?;
+        Ok((0..SHARDS).map(|shard| Shard { id: shard_id(shard), parent: None }).collect())
+    }
+
+    async fn open_shard(
+        &self,
+        table: &Name,
+        shard: &ShardId,
+        start: ShardStart,
+    ) -> Result<Box<dyn ShardReader>> {
+        let (table, changes) = self.streamed(table)?;
+        let number = (0..SHARDS).find(|number| shard_id(*number) == *shard);
+        let shard = number.ok_or_else(|| {
+            StoreError::Invalid(format!("table '{}' has no shard '{}'", table.schema.name, shard.0))
+        })?;
+        let after = match start {
+            ShardStart::Oldest => 0,
+            ShardStart::Latest => table.numbering.last(),
+            ShardStart::After(number) => {
+                let after = number.0.parse().map_err(|_| {
+                    StoreError::Invalid(format!("'{}' is no place in a change stream", number.0))
+                })?;
+                self.check_kept(&table, shard, after, &number.0)?;
+                after
+            }
+        };
+        Ok(Box::new(Reader { table, changes, shard, after }))
+    }
+}
+
+impl Engine {
+    fn streamed(&self, name: &Name) -> Result<(Arc<Table>, Keyspace)> {
+        let table = self.table(name)?;
+        match table.changes.clone() {
+            Some(changes) => Ok((table, changes)),
+            None => Err(StoreError::Invalid(format!(
+                "table '{name}' has no change stream; create it with streams switched on"
+            ))),
+        }
+    }
+
+    fn check_kept(&self, table: &Table, shard: u8, after: u64, position: &SmolStr) -> Result<()> {
+        if after < table.trimmed_to(&self.shared.catalog_rows, shard)? {
+            return Err(StoreError::Trimmed {
+                table: table.schema.name.clone(),
+                position: position.to_string(),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Table {
+    fn trim_key(&self, shard: u8) -> Vec<u8> {
+        format!("trimmed/{}/{shard}", self.number).into_bytes()
+    }
+
+    /// The highest number of a shard that was removed because of its age.
+    fn trimmed_to(&self, catalog: &Keyspace, shard: u8) -> Result<u64> {
+        let bytes = catalog.get(self.trim_key(shard)).map_err(read_error)?;
+        Ok(bytes.and_then(|bytes| Some(u64::from_be_bytes((*bytes).try_into().ok()?))).unwrap_or(0))
+    }
+
+    /// Removes entries older than this, at most `limit`; returns how many.
+    pub(super) fn trim_changes(
+        &self,
+        group: &mut Group,
+        catalog: &Keyspace,
+        before: u64,
+        limit: usize,
+    ) -> Result<usize> {
+        let Some(changes) = &self.changes else { return Ok(0) };
+        let mut removed = 0;
+        for shard in 0..SHARDS {
+            let mut trimmed_to = None;
+            for guard in changes.prefix([shard]).take(limit - removed) {
+                let (key, value) = guard.into_inner().map_err(read_error)?;
+                let stored = decode(&value)?;
+                if stored.iter().any(|change| change.at >= before) {
+                    break;
+                }
+                trimmed_to = Some(first_number(&key)? + stored.len() as u64 - 1);
+                group.remove(changes, key.to_vec());
+                removed += 1;
+            }
+            if let Some(trimmed_to) = trimmed_to {
+                group.put(catalog, self.trim_key(shard), trimmed_to.to_be_bytes().to_vec());
+            }
+        }
+        Ok(removed)
+    }
+}
+
+struct Reader {
+    table: Arc<Table>,
+    changes: Keyspace,
+    shard: u8,
+    /// The last number handed out.
+    after: u64,
+}
+
+#[async_trait]
+impl ShardReader for Reader {
+    async fn read(&mut self, limit: usize) -> Result<ShardRead> {
+        self.table.check_exists()?;
+        // the entry that holds the next change may begin before it
+        let wanted = entry_key(self.shard, self.after + 1);
+        let begins = self.changes.range(entry_key(self.shard, 0)..=wanted.clone()).next_back();
+        let begins =
+            begins.map(fjall::Guard::key).transpose().map_err(read_error)?.map_or(wanted, |key| key.to_vec());
+        let mut found = Vec::new();
+        for guard in self.changes.range(begins..=entry_key(self.shard, u64::MAX)) {
+            let (key, value) = guard.into_inner().map_err(read_error)?;
+            let first = first_number(&key)?;
+            for (number, stored) in (first..).zip(decode(&value)?) {
+                if number > self.after && found.len() < limit {
+                    found.push(change(&self.table.schema, number, stored)?);
+                    self.after = number;
+                }
+            }
+            if found.len() >= limit {
+                break;
+            }
+        }
+        Ok(ShardRead::Changes(found))
+    }
+}
+
+fn decode(bytes: &[u8]) -> Result<Vec<StoredChange>> {
+    postcard::from_bytes(bytes).map_err(|error| damaged(&format!("changes cannot be read: {error}")))
+}
+
+fn change(schema: &TableSchema, number: u64, stored: StoredChange) -> Result<Change> {
+    let StoredChange { at, old, new, expired } = stored;
+    let item = new.as_ref().or(old.as_ref()).ok_or_else(|| damaged("a change of nothing"))?;
+    let value = |name: &Name| {
+        let value = item.get(name).cloned().ok_or_else(|| damaged("a changed item has no key"))?;
+        Ok::<_, StoreError>((name.clone(), value))
+    };
+    let key = Key {
+        partition: value(&schema.partition.name)?,
+        sort: schema.sort.as_ref().map(|sort| value(&sort.name)).transpose()?,
+    };
+    let sequence = SequenceNumber(number.to_smolstr());
+    Ok(Change { sequence, at: from_unix_millis(at), key, old, new, expired })
+}
