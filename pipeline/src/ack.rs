@@ -9,94 +9,21 @@
 //! holds the reference and each record only the number of its slot; a handle allocated for each record
 //! costs more than the work of a small stage.
 
+mod disposition;
+mod reply;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
+
+pub use disposition::{Disposition, Tally};
+use reply::Answer;
+pub use reply::{Reply, ReplyTo};
 
 use crate::ledger::Progress;
 use crate::payload::Payload;
-
-/// How a record ended. Ordered by weight: a record whose parts ended differently ends as the heaviest.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    serde::Serialize,
-    serde::Deserialize,
-    schemars::JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-#[repr(u8)]
-pub enum Disposition {
-    /// Left out on purpose, with a reason.
-    Dropped = 1,
-    /// Reached the end of its branch.
-    Delivered = 2,
-    /// Kept aside, durably, with the error.
-    DeadLettered = 4,
-    /// Not dealt with: its source will offer it again, or has told the client so.
-    Failed = 8,
-}
-
-impl Disposition {
-    pub const ALL: [Self; 4] = [Self::Delivered, Self::Dropped, Self::DeadLettered, Self::Failed];
-
-    /// The label value in metrics and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Delivered => "delivered",
-            Self::Dropped => "dropped",
-            Self::DeadLettered => "dead-lettered",
-            Self::Failed => "failed",
-        }
-    }
-
-    /// The heaviest of the dispositions in a slot's bits.
-    fn heaviest(bits: u8) -> Self {
-        match bits {
-            8.. => Self::Failed,
-            4..8 => Self::DeadLettered,
-            2..4 => Self::Delivered,
-            _ => Self::Dropped,
-        }
-    }
-}
-
-/// What a request/response source learns about its record.
-#[derive(Debug, Clone)]
-pub struct Reply {
-    pub disposition: Disposition,
-    /// Why it was dropped, dead-lettered or failed.
-    pub reason: Option<Arc<str>>,
-    /// What a stage attached to the record.
-    pub receipt: Option<Box<Payload>>,
-}
-
-/// Where a request/response source waits for its [`Reply`].
-pub type ReplyTo = oneshot::Sender<Reply>;
-
-/// What is known so far of one record's reply.
-#[derive(Default)]
-struct Answer {
-    to: Option<ReplyTo>,
-    /// The reason of the heaviest part so far.
-    reason: Option<(Disposition, Arc<str>)>,
-    receipt: Option<Box<Payload>>,
-}
-
-impl Answer {
-    fn to(to: Option<ReplyTo>) -> Self {
-        Self { to, ..Self::default() }
-    }
-}
 
 /// Shares of unresolved parts in the low bits, dispositions of the resolved ones above.
 const SHARES: u32 = (1 << DISPOSITION_SHIFT) - 1;
@@ -254,39 +181,6 @@ fn disposition(slot: &AtomicU32) -> Option<Disposition> {
 pub(crate) enum Settled {
     Whole(Option<u64>),
     Part(Option<u64>),
-}
-
-/// Records by disposition.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Tally {
-    pub delivered: u64,
-    pub dropped: u64,
-    pub dead_lettered: u64,
-    pub failed: u64,
-}
-
-impl Tally {
-    pub fn add(&mut self, disposition: Disposition, count: u64) {
-        match disposition {
-            Disposition::Delivered => self.delivered += count,
-            Disposition::Dropped => self.dropped += count,
-            Disposition::DeadLettered => self.dead_lettered += count,
-            Disposition::Failed => self.failed += count,
-        }
-    }
-
-    pub fn of(&self, disposition: Disposition) -> u64 {
-        match disposition {
-            Disposition::Delivered => self.delivered,
-            Disposition::Dropped => self.dropped,
-            Disposition::DeadLettered => self.dead_lettered,
-            Disposition::Failed => self.failed,
-        }
-    }
-
-    pub fn sum(&self) -> u64 {
-        self.delivered + self.dropped + self.dead_lettered + self.failed
-    }
 }
 
 /// What answers for a record on its way; resolved once, failed if dropped. Two words wide, as every slot has one.
