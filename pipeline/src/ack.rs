@@ -13,13 +13,13 @@ mod disposition;
 mod reply;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
 pub use disposition::{Disposition, Tally};
-use reply::Answer;
+use reply::Replies;
 pub use reply::{Reply, ReplyTo};
 
 use crate::ledger::Progress;
@@ -38,7 +38,8 @@ pub(crate) struct ReadAcks {
     clean: AtomicBool,
     /// Where to read on after each record; see [`crate::stage::ReadBatch`].
     resume_at: Box<[u64]>,
-    replies: Option<Mutex<Box<[Answer]>>>,
+    /// None if the source waits for no answers.
+    replies: Option<Replies>,
     read_at: Instant,
     progress: Arc<Progress>,
 }
@@ -56,7 +57,7 @@ impl ReadAcks {
             unresolved: AtomicU32::new(len),
             clean: AtomicBool::new(false),
             resume_at: resume_at.into(),
-            replies: (!replies.is_empty()).then(|| Mutex::new(replies.into_iter().map(Answer::to).collect())),
+            replies: (!replies.is_empty()).then(|| Replies::to(replies)),
             read_at: Instant::now(),
             progress,
         })
@@ -87,39 +88,6 @@ impl ReadAcks {
         self.slots.len()
     }
 
-    /// Notes what one part of a record has to say: the heaviest part's reason and the first receipt stand.
-    fn note(
-        &self,
-        index: u32,
-        disposition: Disposition,
-        reason: Option<&str>,
-        receipt: Option<Box<Payload>>,
-    ) {
-        let Some(replies) = &self.replies else { return };
-        let answer = &mut replies.lock().unwrap_or_else(PoisonError::into_inner)[index as usize];
-        let heavier = answer.reason.as_ref().is_none_or(|(before, _)| *before < disposition);
-        if heavier && let Some(reason) = reason {
-            answer.reason = Some((disposition, Arc::from(reason)));
-        }
-        if answer.receipt.is_none() {
-            answer.receipt = receipt;
-        }
-    }
-
-    fn reply(&self, index: u32, disposition: Disposition) {
-        let Some(replies) = &self.replies else { return };
-        let answer = {
-            let mut all = replies.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut all[index as usize])
-        };
-        if let Some(to) = answer.to {
-            // The client may have gone; the record's fate does not depend on it.
-            // A part that was left out says nothing about a record that was delivered otherwise.
-            let reason = answer.reason.filter(|(of, _)| *of == disposition).map(|(_, reason)| reason);
-            let _ = to.send(Reply { disposition, reason, receipt: answer.receipt });
-        }
-    }
-
     /// Ends one part of a record; true if that resolved the record.
     fn end(
         &self,
@@ -128,19 +96,14 @@ impl ReadAcks {
         reason: Option<&str>,
         receipt: Option<Box<Payload>>,
     ) -> bool {
-        if self.replies.is_none() {
-            return self.give_back(index, disposition);
-        }
-        self.note(index, disposition, reason, receipt);
+        let Some(replies) = &self.replies else { return self.give_back(index, disposition) };
+        replies.note(index, disposition, reason, receipt);
         let resolved = self.give_back(index, disposition);
         if resolved {
-            self.reply(index, self.disposition(index).unwrap_or(Disposition::Failed));
+            let ended_as = self::disposition(&self.slots[index as usize]);
+            replies.send(index, ended_as.unwrap_or(Disposition::Failed));
         }
         resolved
-    }
-
-    fn disposition(&self, index: u32) -> Option<Disposition> {
-        disposition(&self.slots[index as usize])
     }
 
     /// Gives back one share of a slot; true if that resolved it.
@@ -258,9 +221,9 @@ impl Ack {
 
     /// Answers the client now; the record goes on (`reply_after`).
     pub(crate) fn reply_early(&self, acks: Option<&Arc<ReadAcks>>, receipt: Option<Box<Payload>>) {
-        if let Some(batch) = self.batch(acks) {
-            batch.note(self.index, Disposition::Delivered, None, receipt);
-            batch.reply(self.index, Disposition::Delivered);
+        if let Some(replies) = self.batch(acks).and_then(|batch| batch.replies.as_ref()) {
+            replies.note(self.index, Disposition::Delivered, None, receipt);
+            replies.send(self.index, Disposition::Delivered);
         }
     }
 }
