@@ -9,94 +9,21 @@
 //! holds the reference and each record only the number of its slot; a handle allocated for each record
 //! costs more than the work of a small stage.
 
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+mod disposition;
+mod reply;
 
-use tokio::sync::oneshot;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
 use tokio::time::Instant;
+
+pub use disposition::{Disposition, Tally};
+use reply::Replies;
+pub use reply::{Reply, ReplyTo};
 
 use crate::ledger::Progress;
 use crate::payload::Payload;
-
-/// How a record ended. Ordered by weight: a record whose parts ended differently ends as the heaviest.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    serde::Serialize,
-    serde::Deserialize,
-    schemars::JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-#[repr(u8)]
-pub enum Disposition {
-    /// Left out on purpose, with a reason.
-    Dropped = 1,
-    /// Reached the end of its branch.
-    Delivered = 2,
-    /// Kept aside, durably, with the error.
-    DeadLettered = 4,
-    /// Not dealt with: its source will offer it again, or has told the client so.
-    Failed = 8,
-}
-
-impl Disposition {
-    pub const ALL: [Self; 4] = [Self::Delivered, Self::Dropped, Self::DeadLettered, Self::Failed];
-
-    /// The label value in metrics and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Delivered => "delivered",
-            Self::Dropped => "dropped",
-            Self::DeadLettered => "dead-lettered",
-            Self::Failed => "failed",
-        }
-    }
-
-    /// The heaviest of the dispositions in a slot's bits.
-    fn heaviest(bits: u8) -> Self {
-        match bits {
-            8.. => Self::Failed,
-            4..8 => Self::DeadLettered,
-            2..4 => Self::Delivered,
-            _ => Self::Dropped,
-        }
-    }
-}
-
-/// What a request/response source learns about its record.
-#[derive(Debug, Clone)]
-pub struct Reply {
-    pub disposition: Disposition,
-    /// Why it was dropped, dead-lettered or failed.
-    pub reason: Option<Arc<str>>,
-    /// What a stage attached to the record.
-    pub receipt: Option<Box<Payload>>,
-}
-
-/// Where a request/response source waits for its [`Reply`].
-pub type ReplyTo = oneshot::Sender<Reply>;
-
-/// What is known so far of one record's reply.
-#[derive(Default)]
-struct Answer {
-    to: Option<ReplyTo>,
-    /// The reason of the heaviest part so far.
-    reason: Option<(Disposition, Arc<str>)>,
-    receipt: Option<Box<Payload>>,
-}
-
-impl Answer {
-    fn to(to: Option<ReplyTo>) -> Self {
-        Self { to, ..Self::default() }
-    }
-}
 
 /// Shares of unresolved parts in the low bits, dispositions of the resolved ones above.
 const SHARES: u32 = (1 << DISPOSITION_SHIFT) - 1;
@@ -111,7 +38,8 @@ pub(crate) struct ReadAcks {
     clean: AtomicBool,
     /// Where to read on after each record; see [`crate::stage::ReadBatch`].
     resume_at: Box<[u64]>,
-    replies: Option<Mutex<Box<[Answer]>>>,
+    /// None if the source waits for no answers.
+    replies: Option<Replies>,
     read_at: Instant,
     progress: Arc<Progress>,
 }
@@ -129,7 +57,7 @@ impl ReadAcks {
             unresolved: AtomicU32::new(len),
             clean: AtomicBool::new(false),
             resume_at: resume_at.into(),
-            replies: (!replies.is_empty()).then(|| Mutex::new(replies.into_iter().map(Answer::to).collect())),
+            replies: (!replies.is_empty()).then(|| Replies::to(replies)),
             read_at: Instant::now(),
             progress,
         })
@@ -160,39 +88,6 @@ impl ReadAcks {
         self.slots.len()
     }
 
-    /// Notes what one part of a record has to say: the heaviest part's reason and the first receipt stand.
-    fn note(
-        &self,
-        index: u32,
-        disposition: Disposition,
-        reason: Option<&str>,
-        receipt: Option<Box<Payload>>,
-    ) {
-        let Some(replies) = &self.replies else { return };
-        let answer = &mut replies.lock().unwrap_or_else(PoisonError::into_inner)[index as usize];
-        let heavier = answer.reason.as_ref().is_none_or(|(before, _)| *before < disposition);
-        if heavier && let Some(reason) = reason {
-            answer.reason = Some((disposition, Arc::from(reason)));
-        }
-        if answer.receipt.is_none() {
-            answer.receipt = receipt;
-        }
-    }
-
-    fn reply(&self, index: u32, disposition: Disposition) {
-        let Some(replies) = &self.replies else { return };
-        let answer = {
-            let mut all = replies.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut all[index as usize])
-        };
-        if let Some(to) = answer.to {
-            // The client may have gone; the record's fate does not depend on it.
-            // A part that was left out says nothing about a record that was delivered otherwise.
-            let reason = answer.reason.filter(|(of, _)| *of == disposition).map(|(_, reason)| reason);
-            let _ = to.send(Reply { disposition, reason, receipt: answer.receipt });
-        }
-    }
-
     /// Ends one part of a record; true if that resolved the record.
     fn end(
         &self,
@@ -201,19 +96,14 @@ impl ReadAcks {
         reason: Option<&str>,
         receipt: Option<Box<Payload>>,
     ) -> bool {
-        if self.replies.is_none() {
-            return self.give_back(index, disposition);
-        }
-        self.note(index, disposition, reason, receipt);
+        let Some(replies) = &self.replies else { return self.give_back(index, disposition) };
+        replies.note(index, disposition, reason, receipt);
         let resolved = self.give_back(index, disposition);
         if resolved {
-            self.reply(index, self.disposition(index).unwrap_or(Disposition::Failed));
+            let ended_as = self::disposition(&self.slots[index as usize]);
+            replies.send(index, ended_as.unwrap_or(Disposition::Failed));
         }
         resolved
-    }
-
-    fn disposition(&self, index: u32) -> Option<Disposition> {
-        disposition(&self.slots[index as usize])
     }
 
     /// Gives back one share of a slot; true if that resolved it.
@@ -254,39 +144,6 @@ fn disposition(slot: &AtomicU32) -> Option<Disposition> {
 pub(crate) enum Settled {
     Whole(Option<u64>),
     Part(Option<u64>),
-}
-
-/// Records by disposition.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Tally {
-    pub delivered: u64,
-    pub dropped: u64,
-    pub dead_lettered: u64,
-    pub failed: u64,
-}
-
-impl Tally {
-    pub fn add(&mut self, disposition: Disposition, count: u64) {
-        match disposition {
-            Disposition::Delivered => self.delivered += count,
-            Disposition::Dropped => self.dropped += count,
-            Disposition::DeadLettered => self.dead_lettered += count,
-            Disposition::Failed => self.failed += count,
-        }
-    }
-
-    pub fn of(&self, disposition: Disposition) -> u64 {
-        match disposition {
-            Disposition::Delivered => self.delivered,
-            Disposition::Dropped => self.dropped,
-            Disposition::DeadLettered => self.dead_lettered,
-            Disposition::Failed => self.failed,
-        }
-    }
-
-    pub fn sum(&self) -> u64 {
-        self.delivered + self.dropped + self.dead_lettered + self.failed
-    }
 }
 
 /// What answers for a record on its way; resolved once, failed if dropped. Two words wide, as every slot has one.
@@ -364,9 +221,9 @@ impl Ack {
 
     /// Answers the client now; the record goes on (`reply_after`).
     pub(crate) fn reply_early(&self, acks: Option<&Arc<ReadAcks>>, receipt: Option<Box<Payload>>) {
-        if let Some(batch) = self.batch(acks) {
-            batch.note(self.index, Disposition::Delivered, None, receipt);
-            batch.reply(self.index, Disposition::Delivered);
+        if let Some(replies) = self.batch(acks).and_then(|batch| batch.replies.as_ref()) {
+            replies.note(self.index, Disposition::Delivered, None, receipt);
+            replies.send(self.index, Disposition::Delivered);
         }
     }
 }

@@ -91,6 +91,29 @@ fn twenty_reloads_under_load_deliver_exactly_once() {
     assert_exactly_once(&home.json_lines("out.jsonl"), all);
 }
 
+/// Several reloads at the same moment, and the file changes meanwhile.
+#[test]
+fn reloads_at_once_deliver_exactly_once_and_the_last_file_wins() {
+    let home = home!().with(&version(0, None));
+    let mut process = home.start(&[]);
+    let mut count = wait_for_version(&home, 0, 0);
+    for last in (2..=10).step_by(2) {
+        home.configure(&version(last - 1, None));
+        let mut earlier = [(); 2].map(|()| Courant::spawn(home.command(&["reload"])));
+        process.signal(Signal::HUP);
+        home.configure(&version(last, None));
+        home.run(&["reload"]).ok();
+        for reload in &mut earlier {
+            assert_eq!(reload.wait(LIMIT), Some(0), "{}", reload.stderr());
+        }
+        count = wait_for_version(&home, last, count);
+    }
+    assert_eq!(process.stop(), Some(0));
+    let records = home.json_lines("out.jsonl");
+    assert_exactly_once(&records, home.position("busy").unwrap());
+    assert!(records.is_sorted_by_key(|record| record["version"].as_u64()), "versions do not overlap");
+}
+
 #[test]
 fn a_signal_reloads_without_a_watch() {
     let home = home!().with(&version(0, None));

@@ -55,6 +55,43 @@ async fn mending_what_was_refused_is_a_change_and_applying_it_is_none() {
     app.runtime().drain().await;
 }
 
+/// The pipeline of a version, and others that only take time to check.
+fn version(version: u64, others: usize) -> String {
+    let pipeline = PIPELINE.replace("rate = 1", &format!("rate = {version}"));
+    let others = (0..others).map(|other| PIPELINE.replace("'p'", &format!("'other{other}'")));
+    others.fold(pipeline, |all, other| all + &other)
+}
+
+/// The first reload has read a large file and is still checking it when the second one reads a small one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_reloads_at_once_the_one_that_read_last_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pipelines.toml");
+    let replace = |text: String| {
+        std::fs::write(file.with_extension("new"), text).unwrap();
+        std::fs::rename(file.with_extension("new"), &file).unwrap();
+    };
+    replace(version(1, 0));
+    let app = Arc::new(app(folder.path(), &["p"]).await);
+    for round in 1..=5 {
+        let before = app.files_read();
+        replace(version(2 * round, 2000));
+        let first = tokio::spawn({
+            let app = Arc::clone(&app);
+            async move { app.reload_file().await }
+        });
+        while app.files_read() == before {
+            tokio::task::yield_now().await;
+        }
+        replace(version(2 * round + 1, 0));
+        app.reload_file().await.unwrap();
+        first.await.unwrap().unwrap();
+        let rate = &app.runtime().topologies()[0].entry.stage[0].params["rate"];
+        assert_eq!(*rate, 2 * round + 1, "the file says so");
+    }
+    app.drain().await;
+}
+
 #[tokio::test]
 async fn it_tells_what_it_was_told_to_run() {
     let folder = tempfile::tempdir().unwrap();

@@ -57,14 +57,7 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
     let mut stop_signals = StopSignals::listen()?;
     app.start(loaded).await;
     serve(&app, config, until_finished, &mut stop_signals).await?;
-    tracing::info!("draining");
-    tokio::select! {
-        () = app.drain() => {}
-        () = stop_signals.next() => {
-            tracing::warn!("told to stop again, not waiting for the drain");
-            bail!("stopped before everything under way was finished; sources will offer it again");
-        }
-    }
+    drain(&app, &mut stop_signals).await?;
     servers_stop.cancel();
     while servers.join_next().await.is_some() {}
     tracing::info!("stopped");
@@ -99,6 +92,18 @@ fn start_reload(app: &Arc<App>) -> JoinHandle<()> {
     let app = Arc::clone(app);
     // What is wrong has been logged where it was found, and everything goes on as before.
     tokio::spawn(async move { drop(app.reload_file().await) })
+}
+
+/// Waits until everything under way has ended, unless it is told to stop again.
+async fn drain(app: &App, stop_signals: &mut StopSignals) -> anyhow::Result<()> {
+    tracing::info!("draining");
+    tokio::select! {
+        () = app.drain() => Ok(()),
+        () = stop_signals.next() => {
+            tracing::warn!("told to stop again, not waiting for the drain");
+            bail!("stopped before everything under way was finished; sources will offer it again");
+        }
+    }
 }
 
 /// What tells the process to end. Listened to by one pair from start to end, so that none is missed in between.

@@ -1,3 +1,5 @@
+use tokio::sync::oneshot;
+
 use super::*;
 
 fn acks(count: u64) -> (Arc<ReadAcks>, Arc<Progress>) {

@@ -52,17 +52,24 @@ impl LineAppender {
 
 impl Inner {
     fn append(&self, lines: &[u8], sync: Sync) -> Result<(), FileError> {
+        self.all_or_nothing(|mut file| {
+            file.write_all(lines)?;
+            match sync {
+                Sync::Data => file.sync_data(),
+                Sync::None => Ok(()),
+            }
+        })
+    }
+
+    /// Lets `write` add to the file, in its turn; if that fails, what it has added is taken back.
+    fn all_or_nothing(&self, write: impl FnOnce(&File) -> std::io::Result<()>) -> Result<(), FileError> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if !is_at(&file, &self.path)? {
             *file = open(&self.path)?;
         }
         let _turn = Turn::take(&file);
         let end = file.metadata().map_err(FileError::doing("look at", &self.path))?.len();
-        let written = (&*file).write_all(lines).and_then(|()| match sync {
-            Sync::Data => file.sync_data(),
-            Sync::None => Ok(()),
-        });
-        written.map_err(|error| {
+        write(&file).map_err(|error| {
             // The caller will try again: what is there of this try would then be there twice.
             let _ = file.set_len(end);
             FileError::doing("write to", &self.path)(error)
@@ -168,21 +175,31 @@ mod tests {
         assert_eq!(std::fs::read_to_string(folder.path().join("old")).unwrap(), "1\n");
     }
 
+    /// Whether somebody waits for a turn at the file: the kernel lists locks, and below each those who wait.
+    fn is_waited_for(path: &Path) -> bool {
+        let inode = format!(":{} ", std::fs::metadata(path).unwrap().ino());
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| line.contains("-> FLOCK") && line.contains(&inode))
+    }
+
     #[tokio::test]
-    async fn appenders_of_one_file_take_turns() {
+    async fn a_write_that_fails_takes_back_nothing_of_another_appender() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.jsonl");
-        let appender = LineAppender::open(&path).await.unwrap();
-        // Another appender in the middle of one that is going to fail: it has written, and will cut that off.
-        let mut other = OpenOptions::new().append(true).open(&path).unwrap();
-        other.lock().unwrap();
-        other.write_all(b"half a li").unwrap();
-        let mut append = std::pin::pin!(appender.append("1\n".into(), Sync::None));
-        let soon = std::time::Duration::from_millis(100);
-        assert!(tokio::time::timeout(soon, &mut append).await.is_err(), "it has to wait for its turn");
-        other.set_len(0).unwrap();
-        other.unlock().unwrap();
-        append.await.unwrap();
+        let failing = LineAppender::open(&path).await.unwrap();
+        let other = LineAppender::open(&path).await.unwrap();
+        std::thread::scope(|scope| {
+            let failed = failing.0.all_or_nothing(|mut file| {
+                file.write_all(b"half a li")?;
+                // Now is when the other one must not write. It waits, or it has done it.
+                let append = scope.spawn(|| other.0.append(b"1\n", Sync::None).unwrap());
+                while !append.is_finished() && !is_waited_for(&path) {
+                    std::thread::yield_now();
+                }
+                Err(ErrorKind::StorageFull.into())
+            });
+            failed.unwrap_err();
+        });
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n");
     }
 

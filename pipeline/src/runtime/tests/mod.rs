@@ -180,27 +180,21 @@ async fn a_drain_out_of_time_returns_what_is_under_way() {
     assert!(world.saved.lock().unwrap().is_empty());
 }
 
-#[tokio::test(start_paused = true)]
-async fn clean_reloads_under_load_deliver_exactly_once() {
-    let world = Arc::new(World::default());
-    let runtime = Runtime::new(world.host());
-    for round in 1..=21u64 {
-        let slow = json!({"act": "none", "every": round, "at": 0, "pause_ms": 3});
-        let build = numbers(&world, None, 7, 40);
-        world.sinks.lock().unwrap().clear();
-        let topology = build
-            .mischief("slow", slow)
-            .with(|policy| {
-                policy.lanes = Some(3);
-                policy.buffer = Some(100);
-            })
-            .collect("sink")
-            .done();
-        let report = runtime.apply(vec![topology]).await;
-        assert_eq!(report.restarted.len() + report.started.len(), 1);
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    runtime.drain().await;
+/// A pipeline that has always something under way; another with every `version`.
+fn busy(world: &Arc<World>, version: u64) -> Topology {
+    world.sinks.lock().unwrap().clear();
+    let slow = json!({"act": "none", "every": version + 1, "at": 0, "pause_ms": 3});
+    numbers(world, None, 7, 40)
+        .mischief("slow", slow)
+        .with(|policy| {
+            policy.lanes = Some(3);
+            policy.buffer = Some(100);
+        })
+        .collect("sink")
+        .done()
+}
+
+fn assert_exactly_once(world: &World) {
     let mut arrived = world.arrived_at("sink");
     assert!(arrived.len() > 1000, "{}", arrived.len());
     for key in 0..7 {
@@ -210,6 +204,36 @@ async fn clean_reloads_under_load_deliver_exactly_once() {
     arrived.sort_unstable();
     assert_eq!(arrived, (0..arrived.len() as u64).collect::<Vec<_>>(), "each once, none left out");
     assert!(world.violations.lock().unwrap().is_empty(), "{:?}", world.violations.lock().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn clean_reloads_under_load_deliver_exactly_once() {
+    let world = Arc::new(World::default());
+    let runtime = Runtime::new(world.host());
+    for version in 0..=20 {
+        let report = runtime.apply(vec![busy(&world, version)]).await;
+        assert_eq!(report.restarted.len() + report.started.len(), 1);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    runtime.drain().await;
+    assert_exactly_once(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reloads_at_once_take_turns_and_the_last_one_stays() {
+    let world = Arc::new(World::default());
+    let runtime = Runtime::new(world.host());
+    runtime.apply(vec![busy(&world, 0)]).await;
+    for version in (1..20).step_by(2) {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let [one, other] = [version, version + 1].map(|version| busy(&world, version));
+        let wanted = Arc::clone(&other.entry);
+        let (first, second) = tokio::join!(runtime.apply(vec![one]), runtime.apply(vec![other]));
+        assert_eq!((first.restarted, second.restarted), (vec!["test".to_owned()], vec!["test".to_owned()]));
+        assert_eq!(runtime.topologies()[0].entry, wanted);
+    }
+    runtime.drain().await;
+    assert_exactly_once(&world);
 }
 
 #[tokio::test(start_paused = true)]
