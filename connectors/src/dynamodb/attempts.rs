@@ -1,10 +1,10 @@
 //! What may be tried again, and what is known when a write fails.
 //!
-//! The SDK repeats a call after a time-out, a broken connection or an internal error of the server. For a read, a
-//! transaction with its token or a plain put that is right. For an `ADD`, or for a write with a condition, it is
-//! not: the first try may have happened, and the second would add again, or meet its own effect and say that the
-//! condition does not hold. Such writes are tried again only when the server refused them or was never reached
-//! ([`OnlyIfRefused`]).
+//! The SDK repeats a call after a time-out, a broken connection or an internal error of the server. For a
+//! read, a transaction with its token or a plain put that is right. For an `ADD`, or for a write with a
+//! condition, it is not: the first try may have happened, and the second would add again, or meet its own
+//! effect and say that the condition does not hold. Such writes are tried again only when the server refused
+//! them or was never reached ([`OnlyIfRefused`]).
 //!
 //! [`Attempts`] watches the tries of one write, because the last error does not tell: a write whose first try
 //! timed out and whose second found nobody there may well have happened.
@@ -22,7 +22,8 @@ use aws_smithy_runtime_api::client::interceptors::context::Error;
 use aws_smithy_runtime_api::client::orchestrator::OrchestratorError;
 use aws_smithy_runtime_api::client::result::ConnectorError;
 
-/// Forbids another try of what may have happened. Runs after the SDK's own classifiers and so has the last word.
+/// Forbids another try of what may have happened. Runs after the SDK's own classifiers and so has the last
+/// word.
 #[derive(Debug)]
 pub(super) struct OnlyIfRefused;
 

@@ -1,8 +1,9 @@
 //! Many reads, or many plain writes, in few calls.
 //!
-//! DynamoDB takes a hundred keys or twenty-five writes a call, refuses a key that comes twice, answers in any order
-//! and may leave a part undone when it is busy or the answer grows too large. Here any number goes in, in any
-//! order; what was left undone is sent again while that makes progress, and a bounded number of times otherwise.
+//! DynamoDB takes a hundred keys or twenty-five writes a call, refuses a key that comes twice, answers in any
+//! order and may leave a part undone when it is busy or the answer grows too large. Here any number goes in,
+//! in any order; what was left undone is sent again while that makes progress, and a bounded number of times
+//! otherwise.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -24,7 +25,8 @@ use crate::store::{BatchWrite, Get, Item, Key, Name, Result, TableSchema};
 const KEYS_PER_CALL: usize = 100;
 const WRITES_PER_CALL: usize = 25;
 
-/// Calls of one batch at the same time: enough to hide the way there and back, few enough to leave room for others.
+/// Calls of one batch at the same time: enough to hide the way there and back, few enough to leave room for
+/// others.
 const CALLS_AT_ONCE: usize = 4;
 
 /// A table and its key's attributes in a form that can be looked up.

@@ -3,9 +3,12 @@
 //! TLS by rustls with ring, chosen here so that one crypto library is in the program; plain HTTP where the
 //! endpoint says so, which then needs no certificates on the machine.
 
+use std::time::Duration;
+
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_sdk_dynamodb::config::retry::{RetryPartition, TokenBucket};
 use aws_sdk_dynamodb::config::{SharedCredentialsProvider, SharedHttpClient};
 use aws_smithy_http_client::Builder;
 use aws_smithy_http_client::tls::Provider;
@@ -14,6 +17,11 @@ use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use super::attempts::OnlyIfRefused;
 use super::config::DynamoDbConfig;
 use crate::store::StoreError;
+
+/// Between tries of a call, doubled each time and shortened at random. DynamoDB answers in milliseconds and
+/// its limits are by the second; the SDK's own second would keep a person waiting for an ack.
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// One client per way of trying again; they share connections and the budget of retries.
 #[derive(Debug, Clone)]
@@ -36,11 +44,16 @@ impl Clients {
                 "no AWS region is known; set `region` of the store's connection or AWS_REGION".into(),
             ));
         }
-        let once = aws_sdk_dynamodb::config::Builder::from(&sdk_config).retry_classifier(OnlyIfRefused);
+        // A budget of its own: the SDK would share one with every other client in the process.
+        let budget = RetryPartition::custom("courant-store").token_bucket(TokenBucket::default()).build();
+        let tables = || aws_sdk_dynamodb::config::Builder::from(&sdk_config).retry_partition(budget.clone());
+        let streams =
+            aws_sdk_dynamodbstreams::config::Builder::from(&sdk_config).retry_partition(budget.clone());
+        let once = tables().retry_classifier(OnlyIfRefused);
         Ok(Self {
-            repeatable: aws_sdk_dynamodb::Client::new(&sdk_config),
+            repeatable: aws_sdk_dynamodb::Client::from_conf(tables().build()),
             once: aws_sdk_dynamodb::Client::from_conf(once.build()),
-            streams: aws_sdk_dynamodbstreams::Client::new(&sdk_config),
+            streams: aws_sdk_dynamodbstreams::Client::from_conf(streams.build()),
         })
     }
 }
@@ -52,7 +65,10 @@ async fn load(config: &DynamoDbConfig, credentials: Option<SharedCredentialsProv
         .operation_timeout(config.operation_timeout)
         .build();
     // Not the adaptive mode: it slows all calls of a client when one table or one hot key is throttled.
-    let retries = RetryConfig::standard().with_max_attempts(config.max_attempts.get());
+    let retries = RetryConfig::standard()
+        .with_max_attempts(config.max_attempts.get())
+        .with_initial_backoff(FIRST_PAUSE)
+        .with_max_backoff(LONGEST_PAUSE);
     let mut loader = aws_config::defaults(BehaviorVersion::latest())
         .http_client(http_client(config.endpoint.as_deref()))
         .timeout_config(timeouts)

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How to reach DynamoDB. Credentials come from where the AWS tools find them: the environment, a profile, the
-/// role of the machine or of the container. They cannot be written here, so that they are never kept in a file
-/// that is shared.
+/// How to reach DynamoDB. Credentials come from where the AWS tools find them: the environment, a profile,
+/// the role of the machine or of the container. They cannot be written here, so that they are never kept in a
+/// file that is shared.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DynamoDbConfig {
-    /// The address of a server that speaks DynamoDB's protocol, such as `"http://127.0.0.1:8000"`. Left out, it
-    /// is AWS in the region.
+    /// The address of a server that speaks DynamoDB's protocol, such as `"http://127.0.0.1:8000"`. Left out,
+    /// it is AWS in the region.
     pub endpoint: Option<String>,
     /// Such as `"eu-central-1"`. Left out, it is what the environment or the profile says.
     pub region: Option<String>,
@@ -28,7 +28,8 @@ pub struct DynamoDbConfig {
     /// For a call with all its tries and the pauses between them.
     #[serde(with = "span")]
     pub operation_timeout: Duration,
-    /// Tries of one call, the first included. What may not happen twice is tried again only if it was refused.
+    /// Tries of one call, the first included. What may not happen twice is tried again only if it was
+    /// refused.
     pub max_attempts: NonZeroU32,
 }
 
@@ -44,7 +45,8 @@ impl Default for DynamoDbConfig {
             attempt_timeout: Duration::from_secs(3),
             // A client that waits for an ack gives up after about ten seconds.
             operation_timeout: Duration::from_secs(10),
-            max_attempts: NonZeroU32::new(4).expect("not zero"),
+            // With the pauses between them this rides out about two seconds of throttling.
+            max_attempts: NonZeroU32::new(8).expect("not zero"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Items and values to and from the SDK's attribute values, without loss.
 //!
-//! Tables and change streams have SDK crates of their own, each with its own type of the same shape, so reading is
-//! written once and made for both.
+//! Tables and change streams have SDK crates of their own, each with its own type of the same shape, so
+//! reading is written once and made for both.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! The SDK's errors as the store's: by what the caller can do, in words that name operation and table.
 //!
-//! Answers are told apart by their error code and not by the SDK's type for each operation: DynamoDB answers with
-//! codes that are in no operation's list, `ValidationException` among them. No request or response is printed;
-//! they hold what people wrote, and signatures.
+//! Answers are told apart by their error code and not by the SDK's type for each operation: DynamoDB answers
+//! with codes that are in no operation's list, `ValidationException` among them. No request or response is
+//! printed; they hold what people wrote, and signatures.
 
 use std::error::Error;
 
@@ -146,7 +146,8 @@ fn cause<E>(error: &SdkError<E>) -> String {
     }
 }
 
-/// The first cause, such as `Connection refused (os error 111)`; what stands around it repeats in other words.
+/// The first cause, such as `Connection refused (os error 111)`; what stands around it repeats in other
+/// words.
 fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

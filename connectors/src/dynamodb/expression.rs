@@ -1,7 +1,7 @@
 //! Conditions, updates and key ranges as DynamoDB's expression strings.
 //!
-//! Names and values always go as placeholders, so that reserved words, dots and unusual characters in attribute
-//! names work and nothing stored can change the meaning of an expression.
+//! Names and values always go as placeholders, so that reserved words, dots and unusual characters in
+//! attribute names work and nothing stored can change the meaning of an expression.
 
 use std::collections::HashMap;
 use std::ops::Bound;
@@ -9,7 +9,8 @@ use std::ops::Bound;
 use super::convert::{Attributes, to_attribute};
 use crate::store::{Action, Comparison, Condition, Name, SortRange, Update, Value, Within};
 
-/// Sets what every write with a condition has. A macro, since each of the SDK's builders is a type of its own.
+/// Sets what every write with a condition has. A macro, since each of the SDK's builders is a type of its
+/// own.
 macro_rules! conditional {
     ($builder:expr, $table:expr, $condition:expr, $placeholders:expr) => {{
         let (names, values) = $placeholders.into_parts();

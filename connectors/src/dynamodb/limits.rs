@@ -1,7 +1,8 @@
-//! What DynamoDB would refuse, refused before it is sent where that is cheaper or the server's words are unclear.
+//! What DynamoDB would refuse, refused before it is sent where that is cheaper or the server's words are
+//! unclear.
 //!
-//! Not a copy of the server's checks: types of keys, empty keys or overlapping updates are left to it. Here are the
-//! limits that hold for every store, so that every store fails in the same way.
+//! Not a copy of the server's checks: types of keys, empty keys or overlapping updates are left to it. Here
+//! are the limits that hold for every store, so that every store fails in the same way.
 
 use super::error::Doing;
 use crate::store::{
@@ -15,7 +16,7 @@ pub(super) fn check_item(doing: &Doing, item: &Item) -> Result<()> {
     let size = item.size();
     if size > MAX_ITEM_BYTES {
         return Err(doing.invalid(format_args!(
-            "the item has {size} bytes and may have {MAX_ITEM_BYTES}; keep large content elsewhere and store where"
+            "the item has {size} bytes and may have {MAX_ITEM_BYTES}; keep large content elsewhere"
         )));
     }
     Ok(())

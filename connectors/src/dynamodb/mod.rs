@@ -1,12 +1,13 @@
 //! The store on DynamoDB, or on any server that speaks its protocol.
 //!
-//! Requests become expressions with placeholders, answers become items, and errors become [`StoreError`]s that say
-//! whether a write happened: a refused one did not, and one that was sent and not answered has an unknown outcome.
-//! The SDK tries again what is safe to repeat; the rest only when it was refused (see `attempts`). What comes back
-//! unprocessed from a batch is sent again a bounded number of times. Ended items are hidden from every read.
+//! Requests become expressions with placeholders, answers become items, and errors become [`StoreError`]s
+//! that say whether a write happened: a refused one did not, and one that was sent and not answered has an
+//! unknown outcome. The SDK tries again what is safe to repeat; the rest only when it was refused (see
+//! `attempts`). What comes back unprocessed from a batch is sent again a bounded number of times. Ended items
+//! are hidden from every read.
 //!
-//! Rejected: typed items through `serde_dynamo`. Values here are already typed, and numbers would pass through
-//! floats.
+//! Rejected: typed items through `serde_dynamo`. Values here are already typed, and decimals would pass
+//! through floats.
 
 mod admin;
 mod attempts;
@@ -49,8 +50,8 @@ impl DynamoDb {
         Self::open_with(config, schemas, None).await
     }
 
-    /// Like [`open`](Self::open) with these credentials instead of those of the environment: for a server that
-    /// does not look at them, such as a stand-in in a test.
+    /// Like [`open`](Self::open) with these credentials instead of those of the environment: for a server
+    /// that does not look at them, such as a stand-in in a test.
     pub async fn open_as(
         config: &DynamoDbConfig,
         schemas: &[TableSchema],

@@ -1,7 +1,7 @@
 //! The change stream of a table: shards, and reading one of them in order.
 //!
-//! A place in a shard is held by an iterator that ends after fifteen minutes. The reader keeps the last sequence
-//! number it gave out and takes a new iterator from there, so that a slow consumer loses nothing.
+//! A place in a shard is held by an iterator that ends after fifteen minutes. The reader keeps the last
+//! sequence number it gave out and takes a new iterator from there, so that a slow consumer loses nothing.
 
 use std::time::{Duration, SystemTime};
 
@@ -145,8 +145,8 @@ impl ShardReader for DynamoShard {
 }
 
 impl DynamoShard {
-    /// For an iterator that ended before its time. One of the latest that saw nothing has no place to go back to,
-    /// so it reads from the oldest and leaves out what was there before.
+    /// For an iterator that ended before its time. One of the latest that saw nothing has no place to go back
+    /// to, so it reads from the oldest and leaves out what was there before.
     async fn renewed_iterator(&mut self) -> Result<ShardIterator> {
         if self.start == ShardStart::Latest {
             self.skip_before = self.opened_at.checked_sub(CLOCKS_APART);

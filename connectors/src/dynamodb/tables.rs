@@ -1,7 +1,8 @@
 //! Table names below the prefix, and what must be known of a table to read it: its keys, and when items end.
 //!
-//! The data model tells its schemas at the start; any other table is asked for once, when it is first used, and
-//! remembered. So no read costs a second call, and a table that the model does not know still hides what has ended.
+//! The data model tells its schemas at the start; any other table is asked for once, when it is first used,
+//! and remembered. So no read costs a second call, and a table that the model does not know still hides what
+//! has ended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -1,7 +1,7 @@
 //! Several writes as one: all of them or none.
 //!
-//! Always with a token, the caller's or one that the SDK makes, so that the SDK may try again after a time-out:
-//! DynamoDB answers a repeated token with the first outcome.
+//! Always with a token, the caller's or one that the SDK makes, so that the SDK may try again after a
+//! time-out: DynamoDB answers a repeated token with the first outcome.
 
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{CancellationReason, ConditionCheck, Delete, Put, TransactWriteItem, Update};

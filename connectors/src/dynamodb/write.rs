@@ -56,7 +56,8 @@ fn may_happen_twice(write: &Write, returning: Returning) -> bool {
             !update.actions().iter().any(|action| matches!(action, Action::Add(..)))
         }
     };
-    // The second time, a condition would be checked against the first one's effect, and the old item be the new.
+    // The second time, a condition would be checked against the first one's effect, and the old item be the
+    // new.
     same_item && write.condition().is_none() && returning != Returning::Old
 }
 
