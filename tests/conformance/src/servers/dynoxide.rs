@@ -1,7 +1,7 @@
 //! dynoxide, a server that speaks DynamoDB's protocol, in the test's own process.
 //!
-//! On a thread and a runtime of its own: it runs SQLite on its workers, and a test must not wait behind that. Each
-//! one has its own empty database in memory, and a free port.
+//! On a thread and a runtime of its own: it runs SQLite on its workers, and a test must not wait behind that.
+//! Each one has its own empty database in memory, and a free port.
 
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
@@ -53,7 +53,8 @@ impl Dynoxide {
 
 impl Drop for Dynoxide {
     fn drop(&mut self) {
-        // A connection that is still open keeps the server's shutdown waiting, so its thread is left to end alone.
+        // A connection that is still open keeps the server's shutdown waiting, so its thread is left to end
+        // alone.
         drop(self.stop.take());
         drop(self.thread.take());
     }

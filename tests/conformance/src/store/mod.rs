@@ -1,11 +1,12 @@
 //! What every store must do: one suite, each case a test of its own.
 //!
-//! Give [`store_suite!`](crate::store_suite) an async function that starts a store and returns it as [`UnderTest`];
-//! it becomes one test per case, so that a failure names what is wrong. Cases make tables with names that are never
-//! used again, so that all of them can run at the same time on one server, and again on the same one.
+//! Give [`store_suite!`](crate::store_suite) an async function that starts a store and returns it as
+//! [`UnderTest`]; it becomes one test per case, so that a failure names what is wrong. Cases make tables with
+//! names that are never used again, so that all of them can run at the same time on one server, and again on
+//! the same one.
 //!
-//! What is asked is what DynamoDB documents. Reads are strong where the result is asserted at once, and repeated
-//! until it is there where a store may be late: indexes and change streams.
+//! What is asked is what DynamoDB documents. Reads are strong where the result is asserted at once, and
+//! repeated until it is there where a store may be late: indexes and change streams.
 
 pub mod batches;
 pub mod changes;
