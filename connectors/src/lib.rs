@@ -9,6 +9,10 @@
 //! - [`files`]: what lives in a folder of its own on the local disk: dead letters, kept positions, JSON lines.
 
 pub mod embedded;
+//! - [`dynamodb`]: the store on DynamoDB, or on what speaks its protocol.
+//! - [`files`]: what lives in a folder of its own on the local disk: dead letters, kept positions, JSON lines.
+
+pub mod dynamodb;
 pub mod files;
 pub mod live;
 pub mod log;
