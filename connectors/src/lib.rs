@@ -5,9 +5,11 @@
 //!
 //! - [`store`], [`log`], [`live`]: what can be asked of the three levels of authority, as narrow traits.
 //! - [`model`]: the tables, topics and key families, and every access pattern as a named function.
+//! - [`kafka`]: the log on Apache Kafka.
 //! - [`files`]: what lives in a folder of its own on the local disk: dead letters, kept positions, JSON lines.
 
 pub mod files;
+pub mod kafka;
 pub mod live;
 pub mod log;
 pub mod model;
