@@ -81,7 +81,8 @@ impl Administration<'_> {
 
     async fn retention_of(&self, topic: &Topic) -> Result<(Retention, Vec<&'static str>)> {
         let admin = self.admin()?;
-        let answer = admin.describe_configs(&[ResourceSpecifier::Topic(topic.as_str())], &self.options()).await;
+        let answer =
+            admin.describe_configs(&[ResourceSpecifier::Topic(topic.as_str())], &self.options()).await;
         let config = match answer.map(|mut resources| resources.pop()) {
             Ok(Some(Ok(config))) => Some(config),
             Ok(Some(Err(Code::UnsupportedVersion | Code::UnsupportedFeature)) | None) => None,
@@ -127,7 +128,9 @@ impl Administration<'_> {
         let deadline = Instant::now() + self.timeout;
         while !reached(self.questions.topic(topic).await?) {
             if Instant::now() > deadline {
-                return Err(LogError::UnknownOutcome(format!("the brokers do not agree on topic '{topic}' yet")));
+                return Err(LogError::UnknownOutcome(format!(
+                    "the brokers do not agree on topic '{topic}' yet"
+                )));
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }

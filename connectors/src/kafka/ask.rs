@@ -80,7 +80,11 @@ impl Questions {
             })
             .await?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if shape.is_some() { known.insert(topic.clone()) } else { known.remove(topic) };
+        if shape.is_some() {
+            known.insert(topic.clone())
+        } else {
+            known.remove(topic)
+        };
         Ok(shape)
     }
 
@@ -135,7 +139,8 @@ impl Questions {
         let partitions = self.partitions(topic).await?;
         let topic = topic.clone();
         self.ask_of_group(group, "ask how far group", move |consumer, timeout| {
-            let all: Vec<_> = (0..partitions).map(|partition| TopicPartition::new(&topic, partition)).collect();
+            let all: Vec<_> =
+                (0..partitions).map(|partition| TopicPartition::new(&topic, partition)).collect();
             let list = list_of(all.iter().map(|partition| (partition, Offset::Invalid)))?;
             Ok(offsets_in(&consumer.committed_offsets(list, timeout)?))
         })
@@ -146,7 +151,8 @@ impl Questions {
         let topics: HashSet<_> = offsets.keys().map(|partition| &partition.topic).collect();
         for topic in topics {
             let partitions = self.partitions(topic).await?;
-            if let Some(missing) = offsets.keys().find(|at| at.topic == *topic && at.partition >= partitions) {
+            if let Some(missing) = offsets.keys().find(|at| at.topic == *topic && at.partition >= partitions)
+            {
                 return Err(LogError::NoSuchPartition(missing.clone()));
             }
         }
@@ -313,7 +319,8 @@ mod tests {
     fn partitions_without_an_offset_are_absent() {
         let topic = Topic::from("t");
         let partitions = [TopicPartition::new(&topic, 0), TopicPartition::new(&topic, 1)];
-        let list = list_of([(&partitions[0], Offset::Invalid), (&partitions[1], native(7))].into_iter()).unwrap();
+        let list =
+            list_of([(&partitions[0], Offset::Invalid), (&partitions[1], native(7))].into_iter()).unwrap();
         assert_eq!(offsets_in(&list), Offsets::from([(partitions[1].clone(), 7)]));
     }
 }

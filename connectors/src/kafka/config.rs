@@ -101,7 +101,9 @@ impl KafkaConfig {
         let mut client = ClientConfig::new();
         for (name, value) in &self.settings {
             if let Some((_, why)) = FIXED.iter().find(|(fixed, _)| fixed == name) {
-                return Err(LogError::Invalid(format!("'{name}' cannot be set: {why}; remove it from 'settings'")));
+                return Err(LogError::Invalid(format!(
+                    "'{name}' cannot be set: {why}; remove it from 'settings'"
+                )));
             }
             client.set(name, value);
         }
@@ -149,7 +151,9 @@ impl Security {
     fn password(&self) -> Result<String> {
         if let Some(name) = &self.password_env {
             return std::env::var(name).map_err(|_| {
-                LogError::Invalid(format!("environment variable '{name}' is not set; put Kafka's password there"))
+                LogError::Invalid(format!(
+                    "environment variable '{name}' is not set; put Kafka's password there"
+                ))
             });
         }
         let path = self.password_file.as_ref().ok_or_else(|| missing("password_env' or 'password_file"))?;
@@ -214,7 +218,9 @@ mod time_span {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;
         humantime::parse_duration(&text).map_err(|_| {
-            de::Error::custom(format!("'{text}' is not a length of time; write one like \"250ms\" or \"10s\""))
+            de::Error::custom(format!(
+                "'{text}' is not a length of time; write one like \"250ms\" or \"10s\""
+            ))
         })
     }
 }
@@ -238,7 +244,8 @@ mod tests {
 
     #[test]
     fn a_file_with_the_least_is_enough_and_typos_are_refused() {
-        let config: KafkaConfig = serde_json::from_str(r#"{"brokers": "a:1", "request_timeout": "3s"}"#).unwrap();
+        let config: KafkaConfig =
+            serde_json::from_str(r#"{"brokers": "a:1", "request_timeout": "3s"}"#).unwrap();
         assert_eq!(config.request_timeout, Duration::from_secs(3));
         assert_eq!(config.session_timeout, default_session_timeout());
         let error = serde_json::from_str::<KafkaConfig>(r#"{"brokers": "a:1", "broker": "b"}"#).unwrap_err();
@@ -274,7 +281,9 @@ mod tests {
         config.security.password_file = None;
         assert!(config.client().unwrap_err().to_string().contains("'password_env' or 'password_file'"));
         config.security.password_env = Some("COURANT_TEST_NO_SUCH_VARIABLE".to_owned());
-        assert!(config.client().unwrap_err().to_string().contains("'COURANT_TEST_NO_SUCH_VARIABLE' is not set"));
+        assert!(
+            config.client().unwrap_err().to_string().contains("'COURANT_TEST_NO_SUCH_VARIABLE' is not set")
+        );
     }
 
     #[cfg(not(feature = "kafka-tls"))]

@@ -133,7 +133,8 @@ impl Call {
             Answer::Given(answer) => answer,
             Answer::NotSent => Err(LogError::Unavailable("it was not sent".to_owned())),
             Answer::OnItsWay => Err(LogError::UnknownOutcome(format!(
-                "no answer from topic '{}' within {waited:?}; the record may still be appended", self.topic
+                "no answer from topic '{}' within {waited:?}; the record may still be appended",
+                self.topic
             ))),
         };
         answers.into_iter().map(given).collect()

@@ -7,9 +7,11 @@ use crate::log::{LogError, MAX_RECORD_BYTES, Topic};
 /// An error of a question or of setting something up: nothing was written, whatever went wrong.
 pub(super) fn from_asking(error: &KafkaError, doing: &str) -> LogError {
     match error.rdkafka_error_code() {
-        Some(Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed | Code::ClusterAuthorizationFailed) => {
-            LogError::NotAllowed { access: "read", name: doing.to_owned() }
-        }
+        Some(
+            Code::TopicAuthorizationFailed
+            | Code::GroupAuthorizationFailed
+            | Code::ClusterAuthorizationFailed,
+        ) => LogError::NotAllowed { access: "read", name: doing.to_owned() },
         Some(Code::UnsupportedFeature | Code::UnsupportedVersion) => {
             LogError::Invalid(format!("this Kafka cluster does not offer what is needed to {doing}"))
         }
@@ -43,7 +45,9 @@ pub(super) fn from_delivery(code: Code, topic: &Topic, bytes: usize) -> LogError
         Code::InvalidMessage | Code::InvalidRecord | Code::PolicyViolation | Code::InvalidTimestamp => {
             LogError::Invalid(format!("topic '{topic}' refused the record: {code}"))
         }
-        Code::PurgeQueue => LogError::Unavailable("the client was closed before the record was sent".to_owned()),
+        Code::PurgeQueue => {
+            LogError::Unavailable("the client was closed before the record was sent".to_owned())
+        }
         code => LogError::UnknownOutcome(format!("append to topic '{topic}': {code}")),
     }
 }

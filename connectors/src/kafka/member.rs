@@ -75,7 +75,8 @@ impl ConsumerContext for MemberContext {
         let assigning = kind == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
         if self.partitions.is_closing() {
             // nobody is left to hold anything
-            let answer = if assigning { client.incremental_assign(list) } else { client.incremental_unassign(list) };
+            let answer =
+                if assigning { client.incremental_assign(list) } else { client.incremental_unassign(list) };
             if let Err(error) = answer {
                 log_error(&error, "answering a rebalance while closing");
             }
@@ -118,7 +119,8 @@ impl Member {
             drop(served);
             drop(end);
         });
-        thread.map_err(|error| LogError::Unavailable(format!("cannot start a thread for a reader: {error}")))?;
+        thread
+            .map_err(|error| LogError::Unavailable(format!("cannot start a thread for a reader: {error}")))?;
         let commit_turn = Arc::default();
         Ok(Self { partitions, client: Some(client), questions, commit_turn, timeout, ended })
     }
@@ -184,10 +186,10 @@ impl Consumer for Member {
             return Ok(());
         };
         let deadline = Instant::now() + self.timeout;
-        let committing = news.clone();
+        let (committing, partitions) = (news.clone(), Arc::clone(&self.partitions));
         let commit = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            commit_until(&client, &committing, deadline)
+            commit_until(&client, &partitions, &committing, deadline)
         });
         // librdkafka itself waits for a coordinator up to the session time-out
         match timeout(self.timeout * 2, commit).await {
@@ -210,22 +212,32 @@ impl Consumer for Member {
 }
 
 /// On a blocking thread.
-fn commit_until(client: &Client, offsets: &Offsets, deadline: Instant) -> std::result::Result<(), KafkaError> {
+fn commit_until(
+    client: &Client,
+    partitions: &Partitions,
+    offsets: &Offsets,
+    deadline: Instant,
+) -> std::result::Result<(), KafkaError> {
     let list = list_of(offsets.iter().map(|(partition, offset)| (partition, native(*offset))))?;
     loop {
         let Err(error) = client.commit(&list, CommitMode::Sync) else { return Ok(()) };
-        let passing = matches!(
-            error.rdkafka_error_code(),
+        let passing = match error.rdkafka_error_code() {
             Some(
                 Code::RebalanceInProgress
-                    | Code::CoordinatorLoadInProgress
-                    | Code::CoordinatorNotAvailable
-                    | Code::NotCoordinator
-                    | Code::WaitingForCoordinator
-                    | Code::RequestTimedOut
-                    | Code::BrokerTransportFailure
-            )
-        );
+                | Code::CoordinatorLoadInProgress
+                | Code::CoordinatorNotAvailable
+                | Code::NotCoordinator
+                | Code::WaitingForCoordinator
+                | Code::RequestTimedOut
+                | Code::BrokerTransportFailure,
+            ) => true,
+            // The group has a new generation that this member is about to learn of, keeping its partitions; one that
+            // was thrown out learns that it lost them.
+            Some(Code::IllegalGeneration) => {
+                !client.assignment_lost() && partitions.to_commit(offsets).is_ok()
+            }
+            _ => false,
+        };
         if !passing || Instant::now() + COMMIT_AGAIN > deadline {
             return Err(error);
         }
@@ -236,9 +248,9 @@ fn commit_until(client: &Client, offsets: &Offsets, deadline: Instant) -> std::r
 
 fn from_commit(error: &KafkaError, partition: TopicPartition) -> LogError {
     match error.rdkafka_error_code() {
-        Some(Code::IllegalGeneration | Code::UnknownMemberId | Code::FencedInstanceId | Code::StaleMemberEpoch) => {
-            LogError::NotAssigned(partition)
-        }
+        Some(
+            Code::IllegalGeneration | Code::UnknownMemberId | Code::FencedInstanceId | Code::StaleMemberEpoch,
+        ) => LogError::NotAssigned(partition),
         Some(Code::GroupAuthorizationFailed | Code::TopicAuthorizationFailed) => {
             LogError::NotAllowed { access: "commit offsets of", name: partition.topic.to_string() }
         }

@@ -32,8 +32,8 @@ use tokio::time::timeout;
 pub use config::{KafkaConfig, Protocol, Security};
 
 use crate::log::{
-    AdminLog, Appended, Consumer, LogError, NewRecord, Offsets, ReadLog, Reader, Result, StartAt, Subscription, Topic,
-    TopicCreated, TopicDescription, TopicSpec, Watermarks, WriteLog,
+    AdminLog, Appended, Consumer, LogError, NewRecord, Offsets, ReadLog, Reader, Result, StartAt,
+    Subscription, Topic, TopicCreated, TopicDescription, TopicSpec, Watermarks, WriteLog,
 };
 use admin::Administration;
 use ask::{Questions, list_of, native};
@@ -107,7 +107,8 @@ impl Kafka {
     fn new_client(&self, group: &str) -> Result<(member::Client, Arc<Partitions>, Arc<Changes>)> {
         let (partitions, changes) = (Arc::new(Partitions::new()), Arc::<Changes>::default());
         let context = MemberContext { partitions: Arc::clone(&partitions), changes: Arc::clone(&changes) };
-        let client = self.reader_settings(group).create_with_context(context).map_err(error::from_setting_up)?;
+        let client =
+            self.reader_settings(group).create_with_context(context).map_err(error::from_setting_up)?;
         Ok((client, partitions, changes))
     }
 
@@ -129,12 +130,18 @@ impl Kafka {
             if seen.as_ref().is_none_or(|(topic, _)| *topic != partition.topic) {
                 seen = Some((partition.topic.clone(), self.questions.watermarks(&partition.topic).await?));
             }
-            let marks = seen.as_ref().and_then(|(_, marks)| marks.get(usize::try_from(partition.partition).ok()?));
+            let marks =
+                seen.as_ref().and_then(|(_, marks)| marks.get(usize::try_from(partition.partition).ok()?));
             let Some(&Watermarks { low, high }) = marks else {
                 return Err(LogError::NoSuchPartition(partition.clone()));
             };
             if *offset < low || *offset > high {
-                return Err(LogError::OutOfRange { partition: partition.clone(), offset: *offset, low, high });
+                return Err(LogError::OutOfRange {
+                    partition: partition.clone(),
+                    offset: *offset,
+                    low,
+                    high,
+                });
             }
             ends.push(high);
         }
@@ -142,7 +149,11 @@ impl Kafka {
     }
 
     fn administration(&self) -> Administration<'_> {
-        Administration { client: &self.client, questions: &self.questions, timeout: self.config.request_timeout }
+        Administration {
+            client: &self.client,
+            questions: &self.questions,
+            timeout: self.config.request_timeout,
+        }
     }
 }
 
@@ -183,7 +194,8 @@ impl ReadLog for Kafka {
         client.subscribe(&topics).map_err(error::from_setting_up)?;
         let service = self.service(&partitions, changes, subscription.start);
         let (questions, timeout) = (Arc::clone(&self.questions), self.config.request_timeout);
-        let member = Member::start(client, partitions, questions, timeout, move |client| service.run(client))?;
+        let member =
+            Member::start(client, partitions, questions, timeout, move |client| service.run(client))?;
         Ok(Box::new(member))
     }
 
@@ -204,7 +216,8 @@ impl ReadLog for Kafka {
             match (held, list.and_then(|list| client.assign(&list))) {
                 (Some(held), Ok(())) => held_by.add(held, false),
                 (_, assigned) => {
-                    held_by.report(LogError::Unavailable(format!("cannot take the partitions: {assigned:?}")));
+                    held_by
+                        .report(LogError::Unavailable(format!("cannot take the partitions: {assigned:?}")));
                 }
             }
             service.run(client);

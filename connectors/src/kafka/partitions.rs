@@ -109,10 +109,9 @@ impl Partitions {
     pub(super) fn add(&self, new: Vec<(TopicPartition, Held)>, announce: bool) {
         let mut table = self.table();
         if announce {
-            let assigned = new.iter().map(|(partition, held)| Assigned {
-                partition: partition.clone(),
-                start: held.position,
-            });
+            let assigned = new
+                .iter()
+                .map(|(partition, held)| Assigned { partition: partition.clone(), start: held.position });
             let event = Fetch::Assigned(assigned.collect());
             table.events.push_back(event);
         }
@@ -189,7 +188,10 @@ impl Partitions {
 
     pub(super) fn lag(&self) -> Vec<(TopicPartition, u64)> {
         let table = self.table();
-        let lag = table.held.iter().map(|(partition, held)| (partition.clone(), held.end.saturating_sub(held.position)));
+        let lag = table
+            .held
+            .iter()
+            .map(|(partition, held)| (partition.clone(), held.end.saturating_sub(held.position)));
         lag.collect()
     }
 
@@ -247,7 +249,8 @@ impl Held {
                 Some(Ok(message)) => {
                     let Some(mut record) = read(&message) else {
                         *trouble = Some(LogError::Damaged(format!(
-                            "{from} has a header at offset {} whose name is not text", message.offset()
+                            "{from} has a header at offset {} whose name is not text",
+                            message.offset()
                         )));
                         self.fate = Fate::Stuck;
                         break;

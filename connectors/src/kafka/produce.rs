@@ -107,10 +107,18 @@ impl Producer {
         }
     }
 
-    async fn send(&self, call: &Arc<Call>, index: usize, record: &NewRecord, deadline: Instant) -> Result<()> {
+    async fn send(
+        &self,
+        call: &Arc<Call>,
+        index: usize,
+        record: &NewRecord,
+        deadline: Instant,
+    ) -> Result<()> {
         check(record)?;
         if self.left_behind.holds(&call.topic, record) {
-            return Err(LogError::Unavailable("earlier records of the same key are still on their way".to_owned()));
+            return Err(LogError::Unavailable(
+                "earlier records of the same key are still on their way".to_owned(),
+            ));
         }
         loop {
             let client = self.client();

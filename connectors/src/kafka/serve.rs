@@ -52,7 +52,9 @@ impl Service {
             match client.poll(wait) {
                 Some(Err(error)) => self.hear(&error),
                 // every partition has a queue of its own from before it is assigned
-                Some(Ok(_)) => self.partitions.report(LogError::Damaged("a record came by no partition".to_owned())),
+                Some(Ok(_)) => {
+                    self.partitions.report(LogError::Damaged("a record came by no partition".to_owned()))
+                }
                 None => {}
             }
             while let Some(change) = self.changes.next() {
@@ -75,7 +77,9 @@ impl Service {
 
     fn hear(&self, error: &KafkaError) {
         let trouble = match error.rdkafka_error_code() {
-            Some(Code::AllBrokersDown) => LogError::Unavailable("no broker of the cluster answers".to_owned()),
+            Some(Code::AllBrokersDown) => {
+                LogError::Unavailable("no broker of the cluster answers".to_owned())
+            }
             Some(Code::GroupAuthorizationFailed) => {
                 LogError::NotAllowed { access: "join the group of", name: "the subscription".to_owned() }
             }
@@ -88,7 +92,8 @@ impl Service {
 
     /// Returns the partitions if it is not known yet where to start in them.
     fn assign(&self, client: &Arc<Client>, partitions: Vec<TopicPartition>) -> Option<Vec<TopicPartition>> {
-        if client.assignment_lost() {
+        // members that come early are told that there is nothing for them yet
+        if client.assignment_lost() || partitions.is_empty() {
             self.answer(client.incremental_assign_at(&partitions, Offset::End));
             return None;
         }
@@ -117,14 +122,19 @@ impl Service {
             }
             held.push((partition, new));
         }
-        let readable = |held: &Held| if held.fate == Fate::Reading { native(held.position) } else { Offset::End };
+        let readable =
+            |held: &Held| if held.fate == Fate::Reading { native(held.position) } else { Offset::End };
         let list = list_of(held.iter().map(|(partition, held)| (partition, readable(held))));
         self.answer(list.and_then(|list| client.incremental_assign(&list)));
         self.partitions.add(held, true);
         None
     }
 
-    fn look_up(&self, client: &Client, partitions: &[TopicPartition]) -> KafkaResult<(Offsets, Vec<Watermarks>)> {
+    fn look_up(
+        &self,
+        client: &Client,
+        partitions: &[TopicPartition],
+    ) -> KafkaResult<(Offsets, Vec<Watermarks>)> {
         let list = list_of(partitions.iter().map(|partition| (partition, Offset::Invalid)))?;
         let committed = client.committed_offsets(list, self.request_timeout)?;
         for element in committed.elements() {
