@@ -18,6 +18,9 @@ use super::context::Quiet;
 use super::error::{from_asking, from_setting_up};
 use crate::log::{LogError, Offsets, Result, Topic, TopicPartition, Watermarks};
 
+/// News of a topic reach all brokers of a cluster within some milliseconds.
+const ASK_AGAIN_FOR_A_TOPIC: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(200)];
+
 /// As librdkafka counts partitions.
 pub(super) fn native_partition(partition: u32) -> i32 {
     i32::try_from(partition).unwrap_or(i32::MAX)
@@ -88,8 +91,15 @@ impl Questions {
         Ok(shape)
     }
 
-    /// The topic's partitions, of which there are some.
+    /// The topic's partitions, of which there are some. That there is no such topic stops pipelines, so it is asked
+    /// again: a broker that has not heard of a new topic yet says the same.
     pub(super) async fn partitions(&self, topic: &Topic) -> Result<u32> {
+        for pause in ASK_AGAIN_FOR_A_TOPIC {
+            if let Some(shape) = self.topic(topic).await? {
+                return Ok(shape.partitions);
+            }
+            tokio::time::sleep(pause).await;
+        }
         match self.topic(topic).await? {
             Some(shape) => Ok(shape.partitions),
             None => Err(LogError::NoSuchTopic { topic: topic.clone() }),
@@ -159,22 +169,17 @@ impl Questions {
         if offsets.is_empty() {
             return Ok(());
         }
-        let (name, offsets) = (group.to_owned(), offsets.clone());
-        let result = self
-            .ask_of_group(group, "reset group", move |consumer, timeout| {
-                if has_members(consumer, &name, timeout) {
-                    return Err(KafkaError::ConsumerCommit(Code::NonEmptyGroup));
-                }
-                let list = list_of(offsets.iter().map(|(partition, offset)| (partition, native(*offset))))?;
-                consumer.commit(&list, CommitMode::Sync)
-            })
-            .await;
-        result.map_err(|error| match error {
-            LogError::Invalid(_) => LogError::Invalid(format!(
-                "group '{group}' has members; stop the pipelines that read with it, then reset it"
-            )),
-            other => other,
+        let name = group.to_owned();
+        let look = format!("look at group '{group}'");
+        if self.ask(&look, move |consumer, timeout| Ok(has_members(consumer, &name, timeout))).await? {
+            return Err(in_use(group));
+        }
+        let offsets = offsets.clone();
+        self.ask_of_group(group, "reset group", move |consumer, _| {
+            let list = list_of(offsets.iter().map(|(partition, offset)| (partition, native(*offset))))?;
+            consumer.commit(&list, CommitMode::Sync)
         })
+        .await
     }
 
     async fn ask<T: Send + 'static>(
@@ -202,12 +207,17 @@ impl Questions {
         })
         .await;
         answered(answer)?.map_err(|error| match error.rdkafka_error_code() {
-            Some(Code::NonEmptyGroup | Code::UnknownMemberId | Code::IllegalGeneration) => {
-                LogError::Invalid(format!("group '{group}' has members"))
-            }
+            // only somebody outside of a group asks here
+            Some(Code::NonEmptyGroup | Code::UnknownMemberId | Code::IllegalGeneration) => in_use(group),
             _ => from_asking(&error, &format!("{doing} '{group}'")),
         })
     }
+}
+
+fn in_use(group: &str) -> LogError {
+    LogError::Invalid(format!(
+        "group '{group}' has members; stop the pipelines that read with it, then reset it"
+    ))
 }
 
 fn answered<T>(answer: std::result::Result<T, tokio::task::JoinError>) -> Result<T> {
@@ -234,7 +244,7 @@ fn shape_of<C: ConsumerContext>(
     }
     let partitions = found.partitions();
     if partitions.is_empty() {
-        return Ok(None);
+        return Err(KafkaError::MetadataFetch(Code::LeaderNotAvailable));
     }
     let replicas = partitions.iter().map(|partition| partition.replicas().len()).min();
     Ok(Some(TopicShape {

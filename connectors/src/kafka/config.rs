@@ -184,6 +184,13 @@ fn missing(key: &str) -> LogError {
     LogError::Invalid(format!("Kafka's security needs '{key}' with a sasl protocol"))
 }
 
+/// A setting that whoever runs the cluster may have chosen otherwise.
+pub(super) fn unless_set(client: &mut ClientConfig, name: &str, value: &str) {
+    if client.get(name).is_none() {
+        client.set(name, value);
+    }
+}
+
 pub(super) fn millis(span: Duration) -> String {
     span.as_millis().to_string()
 }

@@ -37,7 +37,7 @@ use crate::log::{
 };
 use admin::Administration;
 use ask::{Questions, list_of, native};
-use config::millis;
+use config::{millis, unless_set};
 use member::{Changes, Member, MemberContext};
 use partitions::Partitions;
 use produce::Producer;
@@ -95,12 +95,12 @@ impl Kafka {
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", millis(self.config.session_timeout))
             .set("heartbeat.interval.ms", millis(heartbeat))
-            .set("queued.min.messages", READ_AHEAD_RECORDS)
-            .set("queued.max.messages.kbytes", READ_AHEAD_KILOBYTES)
-            // a second is the default, and would be the pace at which a small queue fills again
-            .set("fetch.queue.backoff.ms", "10")
             // how far the partitions reach comes with them
             .set("statistics.interval.ms", "1000");
+        unless_set(&mut settings, "queued.min.messages", READ_AHEAD_RECORDS);
+        unless_set(&mut settings, "queued.max.messages.kbytes", READ_AHEAD_KILOBYTES);
+        // a second is the default, and would be the pace at which a small queue fills again
+        unless_set(&mut settings, "fetch.queue.backoff.ms", "10");
         settings
     }
 

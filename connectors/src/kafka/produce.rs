@@ -19,7 +19,7 @@ use rdkafka::message::{Header as NativeHeader, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tokio::time::{Instant, timeout_at};
 
-use super::config::millis;
+use super::config::{millis, unless_set};
 use super::delivery::{Call, Deliveries, Delivery, LeftBehind};
 use super::error::{from_delivery, from_setting_up};
 use crate::log::{Appended, LogError, MAX_RECORD_BYTES, NewRecord, Result, Topic};
@@ -52,14 +52,12 @@ impl Producer {
             .set("acks", "all")
             .set("partitioner", "murmur2_random")
             .set("message.timeout.ms", "0")
-            .set("request.timeout.ms", millis(timeout))
-            .set("message.max.bytes", MESSAGE_BYTES)
-            .set("queue.buffering.max.messages", QUEUE_RECORDS)
-            .set("queue.buffering.max.kbytes", QUEUE_KILOBYTES);
-        if client.get("linger.ms").is_none() && client.get("queue.buffering.max.ms").is_none() {
-            // whoever calls has a batch already, and somebody waits for its answer
-            settings.set("linger.ms", "0");
-        }
+            .set("request.timeout.ms", millis(timeout));
+        unless_set(&mut settings, "message.max.bytes", MESSAGE_BYTES);
+        unless_set(&mut settings, "queue.buffering.max.messages", QUEUE_RECORDS);
+        unless_set(&mut settings, "queue.buffering.max.kbytes", QUEUE_KILOBYTES);
+        // whoever calls has a batch already, and somebody waits for its answer
+        unless_set(&mut settings, "linger.ms", "0");
         let left_behind = Arc::<LeftBehind>::default();
         let client = Mutex::new(Arc::new(connect(&settings, &left_behind)?));
         Ok(Self { settings, client, left_behind, timeout })

@@ -18,11 +18,17 @@ fn mock() -> Arc<MockKafka> {
 mod on_tansu {
     use super::tansu;
 
-    courant_conformance::log_suite!(tansu);
+    courant_conformance::log_reading_and_writing!(tansu);
+    courant_conformance::log_topics!(tansu);
+    // it answers a time after everything with the start, and takes a reset while a group has members
+    courant_conformance::log_cases!(tansu, times, [offsets_are_found_by_time]);
+    courant_conformance::log_cases!(tansu, resetting, [a_group_starts_where_it_was_reset_to]);
 }
 
 mod on_mock_cluster {
     use super::mock;
 
     courant_conformance::log_reading_and_writing!(mock);
+    // it makes no topics, finds no times, and takes no reset of a group that ever had members
+    courant_conformance::log_cases!(mock, resetting, [a_group_with_members_is_not_reset]);
 }

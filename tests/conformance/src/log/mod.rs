@@ -1,13 +1,15 @@
 //! What every log must do.
 //!
 //! Cases are functions that take a [`Bench`]; [`log_suite!`](crate::log_suite) makes a test of each for one server.
-//! Topics and groups have names of their own per case, so that cases run side by side on one server. A server that
-//! cannot make topics or find times, as librdkafka's mock cluster, runs
-//! [`log_reading_and_writing!`](crate::log_reading_and_writing) alone.
+//! Topics and groups have names of their own per case, so that cases run side by side on one server. A stand-in that
+//! lacks something names the parts it runs, with [`log_reading_and_writing!`](crate::log_reading_and_writing),
+//! [`log_topics!`](crate::log_topics) and single cases; nothing is left out without being seen there.
 
 mod bench;
 pub mod groups;
 pub mod reading;
+pub mod resetting;
+pub mod times;
 pub mod topics;
 pub mod writing;
 
@@ -18,6 +20,20 @@ pub use bench::{Bench, LogServer, run};
 macro_rules! log_suite {
     ($server:path) => {
         $crate::log_reading_and_writing!($server);
+        $crate::log_topics!($server);
+        $crate::log_cases!($server, times, [offsets_are_found_by_time, a_time_after_everything_is_the_end]);
+        $crate::log_cases!(
+            $server,
+            resetting,
+            [a_group_starts_where_it_was_reset_to, a_group_with_members_is_not_reset]
+        );
+    };
+}
+
+/// What needs a server that makes topics.
+#[macro_export]
+macro_rules! log_topics {
+    ($server:path) => {
         $crate::log_cases!(
             $server,
             topics,
@@ -28,14 +44,12 @@ macro_rules! log_suite {
                 what_is_not_there_cannot_be_deleted,
                 limits_on_what_is_kept_are_described,
                 more_copies_than_brokers_are_warned_of,
-                offsets_are_found_by_time,
-                a_group_with_members_is_not_reset,
             ]
         );
     };
 }
 
-/// The cases that need a server which appends, reads and has groups, and nothing else.
+/// What needs a server that appends, reads and has groups, and nothing else.
 #[macro_export]
 macro_rules! log_reading_and_writing {
     ($server:path) => {
@@ -82,7 +96,7 @@ macro_rules! log_reading_and_writing {
                 a_member_that_leaves_hands_over,
                 a_dropped_member_leaves,
                 groups_do_not_see_each_other,
-                what_a_group_committed_can_be_asked_and_reset,
+                what_a_group_committed_can_be_asked,
                 commits_do_not_move_backwards,
                 commits_for_partitions_of_others_are_refused,
                 a_dropped_fetch_of_a_member_loses_nothing,
@@ -92,7 +106,7 @@ macro_rules! log_reading_and_writing {
     };
 }
 
-#[doc(hidden)]
+/// Single cases of one module, as tests.
 #[macro_export]
 macro_rules! log_cases {
     ($server:path, $module:ident, [$($case:ident),* $(,)?]) => {

@@ -1,13 +1,10 @@
-//! Making topics, and finding times in them.
+//! Making topics.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use courant_connectors::log::{
-    LogError, Offsets, Retention, Topic, TopicCreated, TopicPartition, TopicSpec, Watermarks,
-};
+use courant_connectors::log::{LogError, Retention, Topic, TopicCreated, TopicSpec, Watermarks};
 
 use super::Bench;
-use super::bench::{assigned, text};
 
 fn spec(name: &str, partitions: u32) -> TopicSpec {
     TopicSpec { name: Topic::from(name), partitions, retention: Retention::default(), replication: 1 }
@@ -77,36 +74,4 @@ pub async fn more_copies_than_brokers_are_warned_of(bench: Bench) {
         TopicCreated::Existing => panic!("nobody made it before"),
     }
     assert_eq!(bench.log.describe_topic(&wanting.name).await.unwrap().unwrap().spec.replication, 1);
-}
-
-pub async fn offsets_are_found_by_time(bench: Bench) {
-    let topic = bench.topic(1).await;
-    bench.write_numbers(&topic, "key", 0..3).await;
-    // later records are of a later time: another millisecond must have begun
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    bench.write_numbers(&topic, "key", 3..6).await;
-    let content = bench.content(&topic).await.remove(&0).unwrap();
-    let found = |offset| Offsets::from([(TopicPartition::new(&topic, 0), offset)]);
-    assert_eq!(text(&content[3]), "3");
-    assert_eq!(bench.log.offsets_at(&topic, content[3].at).await.unwrap(), found(3));
-    assert_eq!(
-        bench.log.offsets_at(&topic, content[3].at - Duration::from_millis(5)).await.unwrap(),
-        found(3)
-    );
-    assert_eq!(bench.log.offsets_at(&topic, SystemTime::UNIX_EPOCH).await.unwrap(), found(0));
-    let after_all = content[5].at + Duration::from_secs(3600);
-    assert_eq!(bench.log.offsets_at(&topic, after_all).await.unwrap(), found(6), "the end, if there is none");
-}
-
-pub async fn a_group_with_members_is_not_reset(bench: Bench) {
-    let (topic, group) = (bench.topic(1).await, bench.name());
-    bench.write_numbers(&topic, "key", 0..3).await;
-    let mut member = bench.join(&group, &topic).await;
-    assigned(&mut *member).await;
-    let start = Offsets::from([(TopicPartition::new(&topic, 0), 1)]);
-    let error = bench.log.reset_group(&group, &start).await.unwrap_err();
-    assert!(matches!(&error, LogError::Invalid(reason) if reason.contains(&group)), "{error:?}");
-    member.close().await.unwrap();
-    bench.log.reset_group(&group, &start).await.unwrap();
-    assert_eq!(bench.log.committed(&group, &topic).await.unwrap(), start);
 }
