@@ -53,7 +53,7 @@ impl Service {
                 Some(Err(error)) => self.hear(&error),
                 // every partition has a queue of its own from before it is assigned
                 Some(Ok(_)) => {
-                    self.partitions.report(LogError::Damaged("a record came by no partition".to_owned()))
+                    self.partitions.report(LogError::Damaged("a record came by no partition".to_owned()));
                 }
                 None => {}
             }

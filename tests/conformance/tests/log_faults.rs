@@ -109,8 +109,9 @@ async fn records<R: Reader + ?Sized>(reader: &mut R) -> Vec<(u64, u32)> {
     loop {
         match fetch(reader).await {
             Ok(Fetch::Records { records, .. }) => {
-                let number = |payload: &Bytes| std::str::from_utf8(payload).unwrap().parse().unwrap();
-                return records.iter().map(|record| (record.offset, number(&record.payload))).collect();
+                let number = |payload: &Bytes| std::str::from_utf8(payload).ok()?.parse().ok();
+                let numbered = records.iter().map(|record| Some((record.offset, number(&record.payload)?)));
+                return numbered.collect::<Option<_>>().expect("every payload is a number");
             }
             Ok(_) | Err(LogError::Unavailable(_)) => {}
             Err(other) => panic!("a fetch failed: {other}"),
@@ -131,7 +132,8 @@ async fn assigned(member: &mut dyn Consumer) -> BTreeMap<TopicPartition, u64> {
 }
 
 fn multi_threaded<F: Future<Output = ()>>(test: F) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime starts");
     runtime.block_on(async { timeout(LIMIT * 2, test).await.expect("the test hangs") });
     runtime.shutdown_background();
 }
@@ -307,7 +309,12 @@ fn leaving_while_the_brokers_are_away_does_not_hang() {
 #[test]
 fn passing_errors_of_the_coordinator_do_not_lose_a_commit() {
     multi_threaded(async {
-        let faulty = Faulty::with(1, |config| config.request_timeout = LIMIT).await;
+        let faulty = Faulty::with(1, |config| {
+            config.request_timeout = LIMIT;
+            // a member that finds no coordinator sends no signs of life either
+            config.session_timeout = LIMIT;
+        })
+        .await;
         assert!(faulty.write(0..5).await.iter().all(Result::is_ok));
         let mut member = faulty.join("group").await;
         records(&mut *member).await;
