@@ -4,6 +4,7 @@
 //! crate of its own, apart from the end-to-end tests, so that a change to a connector is tried without building the
 //! product around it.
 
+pub mod log;
 pub mod servers;
 pub mod store;
 mod wait;
