@@ -1,0 +1,5 @@
+//! What stands in for the servers on a machine that has none.
+
+pub mod live;
+
+pub use live::MemoryLive;
