@@ -6,6 +6,7 @@
 //! - [`store`], [`log`], [`live`]: what can be asked of the three levels of authority, as narrow traits.
 //! - [`model`]: the tables, topics and key families, and every access pattern as a named function.
 //! - [`embedded`]: the engine that needs no server.
+//! - [`redis`]: live state on Redis, one server or a cluster.
 //! - [`files`]: what lives in a folder of its own on the local disk: dead letters, kept positions, JSON lines.
 
 pub mod embedded;
@@ -13,4 +14,5 @@ pub mod files;
 pub mod live;
 pub mod log;
 pub mod model;
+pub mod redis;
 pub mod store;
