@@ -8,6 +8,7 @@
 //! - [`embedded`]: all three without a server: store and log in a folder, live state in memory.
 //! - [`dynamodb`]: the store on DynamoDB, or on what speaks its protocol.
 //! - [`kafka`]: the log on Apache Kafka.
+//! - [`redis`]: live state on Redis.
 //! - [`files`]: what lives in a folder of its own on the local disk: dead letters, kept positions, JSON lines.
 
 pub mod dynamodb;
@@ -17,4 +18,5 @@ pub mod kafka;
 pub mod live;
 pub mod log;
 pub mod model;
+pub mod redis;
 pub mod store;

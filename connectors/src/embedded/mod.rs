@@ -6,11 +6,12 @@
 //! fjall and see every finished write.
 //!
 //! - `committer`, `group`: deciding and writing. `shared`: the catalog. `recovery`: what opening finds.
-//! - [`store`](self::store), [`log`](self::log): the two traits' families on top.
+//! - `store`, `log`: the two traits' families on top. [`live`]: live state, which is in memory only and apart from it.
 
 mod clock;
 mod committer;
 mod group;
+pub mod live;
 mod log;
 mod recovery;
 mod shared;
@@ -27,6 +28,7 @@ use self::shared::Shared;
 use self::upkeep::Upkeep;
 
 pub use self::clock::Clock;
+pub use self::live::MemoryLive;
 pub use self::recovery::OpenError;
 
 /// How an engine is opened. The defaults suit a machine with a gigabyte to spare.

@@ -4,6 +4,8 @@
 //! crate of its own, apart from the end-to-end tests, so that a change to a connector is tried without building the
 //! product around it.
 
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+pub mod live;
 pub mod log;
 pub mod servers;
 pub mod store;

@@ -4,6 +4,7 @@
 mod dynoxide;
 mod mock_kafka;
 mod proxy;
+pub mod redis;
 mod shared;
 mod tansu;
 
