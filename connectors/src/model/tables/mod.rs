@@ -2,13 +2,16 @@
 //!
 //! Each function asks for what its pattern needs and no more: the narrowest trait, a single key or one partition, and
 //! the consistency that the pattern was given (strong where a stale answer would let in a stranger or lose a message).
-//! None scans.  Functions named `lookup` and `…_write` return the request instead of sending it, for batches and
+//! None scans. A test compares every function with the documented pattern, so that a new way to ask is a decision and
+//! not an accident. Functions named `lookup` and `…_write` return the request instead of sending it, for batches and
 //! transactions; the others send exactly those.
 //!
 //! Rejected: one generic repository with filters. It makes every query possible, and the expensive ones look like the
 //! cheap ones.
 
 mod attributes;
+#[cfg(test)]
+mod patterns;
 #[cfg(test)]
 mod recording;
 
