@@ -8,7 +8,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Appends `group` records at a time to a file and syncs after each append; records per second.
-pub(super) fn append_and_sync(folder: &Path, record_bytes: usize, group: usize, lasting: Duration) -> io::Result<f64> {
+pub(super) fn append_and_sync(
+    folder: &Path,
+    record_bytes: usize,
+    group: usize,
+    lasting: Duration,
+) -> io::Result<f64> {
     let mut file = tempfile::tempfile_in(folder)?;
     let appended = incompressible(record_bytes * group);
     let started = Instant::now();

@@ -24,7 +24,7 @@ pub(super) async fn closed_loop<Call, Calling, E>(
 ) -> Result<Measured, E>
 where
     Call: FnMut(u64) -> Calling + Send + 'static,
-    Calling: Future<Output = Result<(), E>> + Send,
+    Calling: Future<Output = Result<(), E>> + Send + 'static,
     E: Send + 'static,
 {
     let started = Instant::now();

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use courant_connectors::log::{Fetch, Log, LogError, NewRecord, Offsets, Retention, Topic, TopicPartition, TopicSpec};
+use courant_connectors::log::{
+    Fetch, Log, LogError, NewRecord, Offsets, Retention, Topic, TopicPartition, TopicSpec,
+};
 use tokio::time::Instant;
 
 use super::disk::{append_and_sync, incompressible, read_sequentially};
@@ -31,7 +33,8 @@ pub async fn run(
     mut report: impl FnMut(&Figure),
 ) -> anyhow::Result<()> {
     let topic = Topic::from(&*format!("bench.{}", ulid::Ulid::generate()).to_lowercase());
-    let spec = TopicSpec { name: topic.clone(), partitions: 1, retention: Retention::default(), replication: 1 };
+    let spec =
+        TopicSpec { name: topic.clone(), partitions: 1, retention: Retention::default(), replication: 1 };
     log.create_topic(&spec).await?;
     let parts = (IN_FLIGHT.len() + 1) * ROUNDS * if disk.is_some() { 2 } else { 1 };
     let round = lasting / u32::try_from(parts).expect("a few parts");
@@ -72,7 +75,9 @@ fn appends(log: &Arc<dyn Log>, topic: &Topic, writer: usize) -> impl FnMut(u64) 
     let record = record(writer);
     move |_| {
         let (log, topic, record) = (Arc::clone(&log), topic.clone(), record.clone());
-        Box::pin(async move { log.produce(&topic, vec![record]).await.into_iter().try_for_each(|one| one.map(drop)) })
+        Box::pin(async move {
+            log.produce(&topic, vec![record]).await.into_iter().try_for_each(|one| one.map(drop))
+        })
     }
 }
 
@@ -83,7 +88,12 @@ fn record(writer: usize) -> NewRecord {
 }
 
 /// Reads everything from the beginning, again and again.
-async fn reads(log: &Arc<dyn Log>, topic: &Topic, disk: Option<&Path>, round: Duration) -> anyhow::Result<Figure> {
+async fn reads(
+    log: &Arc<dyn Log>,
+    topic: &Topic,
+    disk: Option<&Path>,
+    round: Duration,
+) -> anyhow::Result<Figure> {
     let start = fill(log, topic).await?;
     let (mut rates, mut limits) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

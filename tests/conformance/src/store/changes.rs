@@ -136,8 +136,11 @@ pub async fn what_changes_nothing_is_not_in_the_stream(store: Arc<dyn Store>) {
         .expect_err("it is there");
     table.put(item("last")).await;
     let changes = changes_of(&table, 2).await;
-    let keys: Vec<_> = changes.into_iter().map(|(_, change)| change.key).collect();
-    assert_eq!(keys, [key("a"), key("last")]);
+    // two items may be in two shards, which have no order between them
+    assert_eq!(changes.len(), 2);
+    for expected in [key("a"), key("last")] {
+        assert!(changes.iter().any(|(_, change)| change.key == expected), "{expected:?} is missing");
+    }
 }
 
 pub async fn reading_goes_on_after_a_change(store: Arc<dyn Store>) {
