@@ -4,10 +4,19 @@
 //! folder, so that a fresh machine can run the product; naming a server changes one table and no pipeline. Reading the
 //! table connects to nothing.
 
+mod open;
+pub(crate) mod span;
+
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::dynamodb::DynamoDbConfig;
+use crate::kafka::KafkaConfig;
+use crate::redis::RedisConfig;
+
+pub use open::{ConnectError, Connected};
 
 /// Where the data is: the store is the truth, the log what happened to it, live state what may be forgotten.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -28,7 +37,7 @@ pub enum StoreConnection {
     /// In this process and a folder of its own.
     Embedded(EmbeddedConnection),
     /// Amazon DynamoDB, or a server that speaks its protocol.
-    DynamoDb(DynamoDbConnection),
+    DynamoDb(DynamoDbConfig),
 }
 
 /// `"embedded"` or `"kafka"`.
@@ -38,7 +47,7 @@ pub enum LogConnection {
     /// In this process and a folder of its own; in the store's folder, both share one journal.
     Embedded(EmbeddedConnection),
     /// Apache Kafka, or brokers that speak its protocol.
-    Kafka(KafkaConnection),
+    Kafka(KafkaConfig),
 }
 
 /// `"embedded"` or `"redis"`.
@@ -48,8 +57,8 @@ pub enum LiveConnection {
     /// In this process's memory, for as long as it runs. Only for a single process: others would not know who is
     /// connected here.
     Embedded {},
-    /// One Redis server.
-    Redis(RedisConnection),
+    /// A Redis server or cluster.
+    Redis(RedisConfig),
 }
 
 /// The embedded engine.
@@ -58,34 +67,6 @@ pub enum LiveConnection {
 pub struct EmbeddedConnection {
     /// Its folder, created if it is missing. One process per folder.
     pub path: PathBuf,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct DynamoDbConnection {
-    /// The address of a server that speaks DynamoDB's protocol, such as `"http://127.0.0.1:8000"`. AWS in the region
-    /// if left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub endpoint: Option<String>,
-    /// Such as `"eu-central-1"`. What the environment or the profile says if left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub region: Option<String>,
-    /// Put before every table's name, so that several installations can share an account.
-    pub table_prefix: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct KafkaConnection {
-    /// Where to find the cluster: `host:port`, several separated by commas. One that answers names the others.
-    pub brokers: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RedisConnection {
-    /// The server: `"redis://host:6379"`, with TLS `"rediss://host:6379"`, another database `"redis://host:6379/1"`.
-    pub url: String,
 }
 
 impl Default for EmbeddedConnection {
@@ -142,7 +123,9 @@ mod tests {
         let read: Connections = serde_json::from_value(table.clone()).unwrap();
         assert!(matches!(&read.store, StoreConnection::DynamoDb(store) if store.table_prefix == "dev_"));
         assert!(matches!(&read.log, LogConnection::Kafka(log) if log.brokers == "a:9092,b:9092"));
-        assert_eq!(serde_json::to_value(&read).unwrap(), table);
+        let written = serde_json::to_value(&read).unwrap();
+        assert_eq!(written["live"]["url"], table["live"]["url"]);
+        assert_eq!(serde_json::from_value::<Connections>(written).unwrap(), read);
     }
 
     #[test]

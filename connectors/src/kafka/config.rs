@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use crate::connections::span;
 use crate::log::{LogError, Result};
 
 /// Settings that carry a promise, with the promise. They cannot be given in `settings`.
@@ -32,7 +34,7 @@ const FIXED: [(&str, &str); 14] = [
     ("message.timeout.ms", "a record that is given up would let later ones of its key overtake it"),
 ];
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaConfig {
     /// Where to find the cluster: `host:port`, several separated by commas. One that answers names the others.
@@ -43,13 +45,16 @@ pub struct KafkaConfig {
     #[serde(default)]
     pub security: Security,
     /// How long a call waits for an answer. A produce call may need two: one for room, one for the brokers.
-    #[serde(default = "default_request_timeout", with = "time_span")]
+    #[serde(default = "default_request_timeout", with = "span")]
+    #[schemars(with = "String")]
     pub request_timeout: Duration,
     /// A member that is silent for this long has its partitions given to others. The brokers limit it to 6s–30m.
-    #[serde(default = "default_session_timeout", with = "time_span")]
+    #[serde(default = "default_session_timeout", with = "span")]
+    #[schemars(with = "String")]
     pub session_timeout: Duration,
     /// How long the holder of a partition that moves may take to finish and commit. It loses it after that.
-    #[serde(default = "default_handover_timeout", with = "time_span")]
+    #[serde(default = "default_handover_timeout", with = "span")]
+    #[schemars(with = "String")]
     pub handover_timeout: Duration,
     /// Further settings of librdkafka by its names, such as `compression.type`.
     #[serde(default)]
@@ -57,22 +62,27 @@ pub struct KafkaConfig {
 }
 
 /// How to prove who we are, and whom we trust.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Security {
     pub protocol: Protocol,
     /// `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`, with the `sasl-` protocols.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mechanism: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
     /// The environment variable that holds the password.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub password_env: Option<String>,
     /// The file that holds the password; a line end after it does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
     /// Certificates to trust, as PEM; the system's if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     #[default]
@@ -212,24 +222,6 @@ const fn default_session_timeout() -> Duration {
 /// Longer than a batch takes to be persisted, much shorter than `max.poll.interval.ms` (5 minutes).
 const fn default_handover_timeout() -> Duration {
     Duration::from_secs(30)
-}
-
-/// Lengths of time as people write them: `"10s"`.
-mod time_span {
-    use super::{Deserialize, Deserializer, Duration, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&humantime::format_duration(*span))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        humantime::parse_duration(&text).map_err(|_| {
-            de::Error::custom(format!(
-                "'{text}' is not a length of time; write one like \"250ms\" or \"10s\""
-            ))
-        })
-    }
 }
 
 #[cfg(test)]
