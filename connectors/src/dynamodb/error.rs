@@ -76,7 +76,7 @@ impl Doing {
 
     fn said(&self, what: impl std::fmt::Display) -> String {
         let Self { operation, table, .. } = self;
-        format!("{operation} on table '{table}': {what}")
+        format!("table '{table}': {operation}: {what}")
     }
 
     /// What the server said, if it answered and did not merely fail.
