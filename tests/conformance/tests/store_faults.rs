@@ -242,23 +242,25 @@ async fn a_silent_server_is_not_waited_for() {
     harmed.add().await.expect("no need to open anew");
 }
 
+/// What the calls below come to.
+const EVERY_OPERATION: [&str; 11] = [
+    "GetItem",
+    "BatchGetItem",
+    "Query",
+    "Scan",
+    "PutItem",
+    "BatchWriteItem",
+    "TransactWriteItems",
+    "ListTables",
+    "DescribeTable",
+    "CreateTable",
+    "DeleteTable",
+];
+
 #[tokio::test]
 async fn nothing_hangs() {
     let harmed = Harmed::impatient().await;
-    let every_operation = [
-        "GetItem",
-        "BatchGetItem",
-        "Query",
-        "Scan",
-        "PutItem",
-        "BatchWriteItem",
-        "TransactWriteItems",
-        "ListTables",
-        "DescribeTable",
-        "CreateTable",
-        "DeleteTable",
-    ];
-    for operation in every_operation {
+    for operation in EVERY_OPERATION {
         harmed.proxy.always(operation, Fault::Hang);
     }
     let store = &harmed.store;
