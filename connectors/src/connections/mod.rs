@@ -134,7 +134,6 @@ mod tests {
             json!({"store": {"kind": "embedded", "region": "eu-central-1"}}),
             json!({"log": {"kind": "kafka", "brokers": "a:9092", "path": "data"}}),
             json!({"live": {"kind": "embedded", "path": "data"}}),
-            json!({"live": {"kind": "redis"}}),
             json!({"stor": {"kind": "embedded"}}),
         ] {
             assert!(serde_json::from_value::<Connections>(table.clone()).is_err(), "{table}");

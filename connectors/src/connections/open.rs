@@ -14,7 +14,7 @@ use crate::kafka::Kafka;
 use crate::live::{Live, LiveError};
 use crate::log::{AdminLog, Log, LogError};
 use crate::model::tables::TABLES;
-use crate::model::topics::TOPICS;
+use crate::model::topics;
 use crate::redis::Redis;
 use crate::store::{AdminStore, Store, StoreError, TableSchema};
 
@@ -64,7 +64,7 @@ impl Connections {
         let log: Arc<dyn Log> = match &self.log {
             LogConnection::Embedded(embedded) => {
                 let engine = shared_engine(&mut engines, &embedded.path).await?;
-                for spec in &TOPICS {
+                for spec in &topics::all() {
                     engine.create_topic(spec).await?;
                 }
                 engine
@@ -85,7 +85,9 @@ impl Connections {
                 let engine = Engine::open(&embedded.path, Options::default()).await?;
                 Ok((Arc::clone(&engine) as Arc<dyn Store>, Some(engine)))
             }
-            StoreConnection::DynamoDb(config) => Ok((Arc::new(DynamoDb::open(config, &schemas()).await?), None)),
+            StoreConnection::DynamoDb(config) => {
+                Ok((Arc::new(DynamoDb::open(config, &schemas()).await?), None))
+            }
         }
     }
 

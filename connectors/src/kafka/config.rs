@@ -250,7 +250,7 @@ mod tests {
         let error = serde_json::from_str::<KafkaConfig>(r#"{"brokers": "a:1", "broker": "b"}"#).unwrap_err();
         assert!(error.to_string().contains("unknown field `broker`"), "{error}");
         let error = serde_json::from_str::<KafkaConfig>(r#"{"brokers": "a:1", "request_timeout": "soon"}"#);
-        assert!(error.unwrap_err().to_string().contains("'soon' is not a length of time"));
+        assert!(error.unwrap_err().to_string().contains("`soon` is not a length of time"));
     }
 
     #[test]
