@@ -47,7 +47,7 @@ pub enum LogConnection {
     /// In this process and a folder of its own; in the store's folder, both share one journal.
     Embedded(EmbeddedConnection),
     /// Apache Kafka, or brokers that speak its protocol.
-    Kafka(KafkaConfig),
+    Kafka(Box<KafkaConfig>),
 }
 
 /// `"embedded"` or `"redis"`.

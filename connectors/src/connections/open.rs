@@ -69,7 +69,7 @@ impl Connections {
                 }
                 engine
             }
-            LogConnection::Kafka(config) => Arc::new(Kafka::open(config.clone()).await?),
+            LogConnection::Kafka(config) => Arc::new(Kafka::open((**config).clone()).await?),
         };
         let live: Arc<dyn Live> = match &self.live {
             LiveConnection::Embedded {} => Arc::new(MemoryLive::new()),
@@ -98,7 +98,7 @@ impl Connections {
                 let engine = Engine::open(&embedded.path, Options::default()).await?;
                 Ok((Arc::clone(&engine) as Arc<dyn Log>, Some(engine)))
             }
-            LogConnection::Kafka(config) => Ok((Arc::new(Kafka::open(config.clone()).await?), None)),
+            LogConnection::Kafka(config) => Ok((Arc::new(Kafka::open((**config).clone()).await?), None)),
         }
     }
 }

@@ -193,7 +193,7 @@ impl Worker {
         let failed = CommitError::Failed { folder: self.folder.clone(), error: error.to_owned() };
         tracing::error!(folder = self.folder, error, "the embedded engine cannot write");
         self.failed = Some(failed.to_string());
-        self.waiting.lock().closed = self.failed.clone();
+        self.waiting.lock().closed.clone_from(&self.failed);
         failed
     }
 }

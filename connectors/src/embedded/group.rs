@@ -11,11 +11,14 @@ use super::log::LogAppends;
 use super::store::StoreChanges;
 use crate::store::Durability;
 
+/// What rows will be, by key; `None` for those that will be gone.
+type RowWrites = FxHashMap<Vec<u8>, Option<Slice>>;
+
 pub(super) struct Group {
     /// Milliseconds since 1970 for everything in the group.
     pub(super) now: u64,
     /// One map per keyspace that is written to; a handful at most, so they are searched one by one.
-    writes: Vec<(Keyspace, FxHashMap<Vec<u8>, Option<Slice>>)>,
+    writes: Vec<(Keyspace, RowWrites)>,
     pub(super) changes: StoreChanges,
     pub(super) appends: LogAppends,
 }
@@ -41,10 +44,10 @@ impl Group {
         self.writes_to(keyspace).insert(key, None);
     }
 
-    fn writes_to(&mut self, keyspace: &Keyspace) -> &mut FxHashMap<Vec<u8>, Option<Slice>> {
+    fn writes_to(&mut self, keyspace: &Keyspace) -> &mut RowWrites {
         let known = self.writes.iter().position(|(written, _)| written.id() == keyspace.id());
         let index = known.unwrap_or_else(|| {
-            self.writes.push((keyspace.clone(), FxHashMap::default()));
+            self.writes.push((keyspace.clone(), RowWrites::default()));
             self.writes.len() - 1
         });
         &mut self.writes[index].1
