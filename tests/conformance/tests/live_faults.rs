@@ -258,6 +258,21 @@ async fn a_node_of_a_cluster_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_silent_node_does_not_keep_one_from_the_others() {
+    let cluster = RedisCluster::start();
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let mut urls = cluster.urls();
+    urls.insert(0, format!("redis://{}", silent.local_addr().unwrap()));
+    let redis = Redis::open(&impatient(RedisConfig::cluster(urls))).await.unwrap();
+    for node in 0..3 {
+        let channel = channel_in(&cluster, node);
+        let mut listener = redis.subscribe(from_ref(&channel)).await.unwrap();
+        assert_eq!(redis.publish(&[(channel.clone(), number(1))]).await.unwrap(), [1]);
+        assert_eq!(hear(&mut listener).await, heard(&channel, number(1)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_listener_follows_its_channel_to_another_node() {
     let mut cluster = RedisCluster::start();
     let redis = Redis::open(&impatient(RedisConfig::cluster(cluster.urls()))).await.unwrap();
