@@ -17,7 +17,7 @@ use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header as NativeHeader, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::{millis, unless_set};
 use super::delivery::{Call, Deliveries, Delivery, LeftBehind};
@@ -35,6 +35,9 @@ const MESSAGE_BYTES: &str = "1048588";
 
 /// Handing a record over takes about a microsecond: the worker is given back several thousand times a second.
 const RECORDS_BETWEEN_YIELDS: usize = 128;
+
+/// With every answer a caller looks for room at once; this is for the last of them.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(2);
 
 pub(super) struct Producer {
     settings: ClientConfig,
@@ -124,10 +127,12 @@ impl Producer {
             let room = self.left_behind.room.notified();
             let Err(error) = try_send(&client, call, index, record) else { return Ok(()) };
             match error.rdkafka_error_code() {
+                Some(Code::QueueFull) if Instant::now() < deadline => {
+                    // the answer that makes room is told a moment before the room is there
+                    let _ = timeout(LOOK_FOR_ROOM, room).await;
+                }
                 Some(Code::QueueFull) => {
-                    if timeout_at(deadline, room).await.is_err() {
-                        return Err(LogError::Unavailable("the queue to the brokers stays full".to_owned()));
-                    }
+                    return Err(LogError::Unavailable("the queue to the brokers stays full".to_owned()));
                 }
                 Some(Code::Fatal) => self.replace(&client)?,
                 Some(code) => return Err(from_delivery(code, &call.topic, record.size())),
