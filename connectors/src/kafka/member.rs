@@ -194,7 +194,9 @@ impl Consumer for Member {
         // librdkafka itself waits for a coordinator up to the session time-out
         match timeout(self.timeout * 2, commit).await {
             Ok(Ok(Ok(()))) => self.partitions.committed(&news),
-            Ok(Ok(Err(error))) => return Err(from_commit(&error, first)),
+            Ok(Ok(Err(error))) => {
+                return Err(from_commit(&error, first, self.partitions.to_commit(&news).is_ok()));
+            }
             Ok(Err(_)) => return Err(LogError::Unavailable("the process is shutting down".to_owned())),
             Err(_) => return Err(LogError::UnknownOutcome(format!("commit for {first}: no answer in time"))),
         }
@@ -246,8 +248,12 @@ fn commit_until(
     }
 }
 
-fn from_commit(error: &KafkaError, partition: TopicPartition) -> LogError {
+fn from_commit(error: &KafkaError, partition: TopicPartition, still_held: bool) -> LogError {
     match error.rdkafka_error_code() {
+        // a rebalance that takes long: the partition is ours, and can be committed when it is over
+        Some(Code::IllegalGeneration) if still_held => {
+            LogError::Unavailable(format!("commit for {partition}: the group is still rebalancing"))
+        }
         Some(
             Code::IllegalGeneration | Code::UnknownMemberId | Code::FencedInstanceId | Code::StaleMemberEpoch,
         ) => LogError::NotAssigned(partition),
