@@ -1,10 +1,11 @@
 //! Reading partitions, alone or as a member of a group.
 //!
-//! Each reader has a thread that polls librdkafka's shared queue: rebalances and errors arrive there, and records
-//! never do (see [`partitions`](super::partitions)). The thread keeps the membership alive, so a slow holder is not
-//! thrown out; whether pipelines make progress is watched by the runtime. librdkafka's rebalance callback only notes
-//! what is to be done: answering it later, when the holder of a partition has committed, costs no thread and stops
-//! no other partition. `StreamConsumer` was rejected since it runs that callback on a worker of the runtime.
+//! Each reader has a thread that polls librdkafka's shared queue: rebalances and errors arrive there, and
+//! records never do (see [`partitions`](super::partitions)). The thread keeps the membership alive, so a slow
+//! holder is not thrown out; whether pipelines make progress is watched by the runtime. librdkafka's
+//! rebalance callback only notes what is to be done: answering it later, when the holder of a partition has
+//! committed, costs no thread and stops no other partition. `StreamConsumer` was rejected since it runs that
+//! callback on a worker of the runtime.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -233,8 +234,8 @@ fn commit_until(
                 | Code::RequestTimedOut
                 | Code::BrokerTransportFailure,
             ) => true,
-            // The group has a new generation that this member is about to learn of, keeping its partitions; one that
-            // was thrown out learns that it lost them.
+            // The group has a new generation that this member is about to learn of, keeping its partitions;
+            // one that was thrown out learns that it lost them.
             Some(Code::IllegalGeneration) => {
                 !client.assignment_lost() && partitions.to_commit(offsets).is_ok()
             }

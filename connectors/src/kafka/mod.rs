@@ -1,12 +1,13 @@
 //! The log on Apache Kafka, through librdkafka.
 //!
-//! Appending is idempotent and answered when every replica in sync has the record ([`produce`]); reading is by
-//! partition, committed by hand, and hands partitions over only when their holder is done ([`member`]). No call
-//! waits longer than the configured time-outs, and none has to be made anew after the brokers were away: librdkafka
-//! connects again by itself. Blocking calls of librdkafka run on blocking threads or on threads of their own.
+//! Appending is idempotent and answered when every replica in sync has the record (`produce`); reading is by
+//! partition, committed by hand, and hands partitions over only when their holder is done (`member`). No call
+//! waits longer than the configured time-outs, and none has to be made anew after the brokers were away:
+//! librdkafka connects again by itself. Blocking calls of librdkafka run on blocking threads or on threads of
+//! their own.
 //!
-//! rdkafka was chosen over clients written in Rust for its idempotent producer, its cooperative rebalancing and the
-//! years it has run against real clusters; kafka-protocol crates leave all of that to their user.
+//! rdkafka was chosen over clients written in Rust for its idempotent producer, its cooperative rebalancing
+//! and the years it has run against real clusters; kafka-protocol crates leave all of that to their user.
 
 mod admin;
 mod ask;
@@ -43,14 +44,14 @@ use partitions::Partitions;
 use produce::Producer;
 use serve::{Service, hold};
 
-/// How soon the last handle's end is noticed.
+/// How soon the end of the handle is noticed.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// What a reader keeps of a partition before it stops fetching; per partition, since each has its own queue.
 const READ_AHEAD_RECORDS: &str = "10000";
 const READ_AHEAD_KILOBYTES: &str = "4096";
 
-/// A Kafka cluster. When the last handle is gone, records on their way are still waited for in the background.
+/// A Kafka cluster. Records that are on their way when it is dropped are still waited for in the background.
 pub struct Kafka {
     config: KafkaConfig,
     client: ClientConfig,
@@ -93,10 +94,10 @@ impl Kafka {
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "error")
             .set("partition.assignment.strategy", "cooperative-sticky")
-            .set("session.timeout.ms", millis(self.config.session_timeout))
-            .set("heartbeat.interval.ms", millis(heartbeat))
-            // how far the partitions reach comes with them
-            .set("statistics.interval.ms", "1000");
+            .set("session.timeout.ms", millis(self.config.session_timeout));
+        unless_set(&mut settings, "heartbeat.interval.ms", &millis(heartbeat));
+        // how far the partitions reach comes with them
+        unless_set(&mut settings, "statistics.interval.ms", "1000");
         unless_set(&mut settings, "queued.min.messages", READ_AHEAD_RECORDS);
         unless_set(&mut settings, "queued.max.messages.kbytes", READ_AHEAD_KILOBYTES);
         // a second is the default, and would be the pace at which a small queue fills again

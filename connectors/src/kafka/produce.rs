@@ -1,13 +1,13 @@
 //! Appending records, in the order of their keys whatever happens.
 //!
-//! librdkafka's own message time-out would give up one record and send the next of the same key. So records never
-//! time out in its queue: a call that waited long enough answers [`LogError::UnknownOutcome`] and its records stay
-//! where they are, to be appended in order when the brokers are back. Later calls wait for such left behind records
-//! of their keys, so that a retry adds at most one copy of each however long the brokers are away. The queue is
-//! bounded; a full one makes callers wait.
+//! librdkafka's own message time-out would give up one record and send the next of the same key. So records
+//! never time out in its queue: a call that waited long enough answers [`LogError::UnknownOutcome`] and its
+//! records stay where they are, to be appended in order when the brokers are back. Later calls wait for such
+//! left behind records of their keys, so that a retry adds at most one copy of each however long the brokers
+//! are away. The queue is bounded; a full one makes callers wait.
 //!
-//! What this cannot prevent: a broker that refuses a record for good (its size, a policy) after a later batch with
-//! the same key was sent already. Sizes and topics are checked before anything is sent for that reason.
+//! What this cannot prevent: a broker that refuses a record for good (its size, a policy) after a later batch
+//! with the same key was sent already. Sizes and topics are checked before anything is sent for that reason.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +30,8 @@ type Client = BaseProducer<Deliveries>;
 const QUEUE_RECORDS: &str = "100000";
 const QUEUE_KILOBYTES: &str = "65536";
 
-/// What brokers accept unless told otherwise: a record of [`MAX_RECORD_BYTES`] and what the protocol adds to it.
+/// What brokers accept unless told otherwise: a record of [`MAX_RECORD_BYTES`] and what the protocol adds to
+/// it.
 const MESSAGE_BYTES: &str = "1048588";
 
 /// Handing a record over takes about a microsecond: the worker is given back several thousand times a second.
@@ -145,8 +146,8 @@ impl Producer {
         Arc::clone(&self.client.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts anew after the sequence of an idempotent producer broke. What the old one had gets its answers when
-    /// it is dropped.
+    /// Starts anew after the sequence of an idempotent producer broke. What the old one had gets its answers
+    /// when it is dropped.
     fn replace(&self, broken: &Arc<Client>) -> Result<()> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&client, broken) {

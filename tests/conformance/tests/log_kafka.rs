@@ -11,7 +11,8 @@ fn tansu() -> Arc<Tansu> {
     TANSU.get(Tansu::start)
 }
 
-/// tansu 0.6 deletes every topic when it is asked to delete one, so cases that delete have a server of their own.
+/// tansu 0.6 deletes every topic when it is asked to delete one, so cases that delete have a server of their
+/// own.
 fn own_tansu() -> Arc<Tansu> {
     Arc::new(Tansu::start())
 }
