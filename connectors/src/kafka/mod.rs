@@ -78,7 +78,10 @@ impl Kafka {
     pub async fn close(mut self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
         let Some(ended) = self.ended.take() else { return Ok(()) };
-        match timeout(self.config.request_timeout + LOOK_UP * 4, ended).await {
+        let waited = timeout(self.config.request_timeout + LOOK_UP * 4, ended).await;
+        // taking the clients apart waits for their threads
+        let _ = tokio::task::spawn_blocking(move || drop(self)).await;
+        match waited {
             Ok(_) => Ok(()),
             Err(_) => Err(LogError::UnknownOutcome("records were still on their way to kafka".to_owned())),
         }
@@ -113,10 +116,17 @@ impl Kafka {
         Ok((client, partitions, changes))
     }
 
-    fn service(&self, partitions: &Arc<Partitions>, changes: Arc<Changes>, start: StartAt) -> Service {
+    fn service(
+        &self,
+        group: String,
+        partitions: &Arc<Partitions>,
+        changes: Arc<Changes>,
+        start: StartAt,
+    ) -> Service {
         Service {
             partitions: Arc::clone(partitions),
             changes,
+            group,
             start,
             request_timeout: self.config.request_timeout,
             handover_timeout: self.config.handover_timeout,
@@ -193,7 +203,7 @@ impl ReadLog for Kafka {
         let (client, partitions, changes) = self.new_client(&subscription.group)?;
         let topics: Vec<_> = subscription.topics.iter().map(Topic::as_str).collect();
         client.subscribe(&topics).map_err(error::from_setting_up)?;
-        let service = self.service(&partitions, changes, subscription.start);
+        let service = self.service(subscription.group, &partitions, changes, subscription.start);
         let (questions, timeout) = (Arc::clone(&self.questions), self.config.request_timeout);
         let member =
             Member::start(client, partitions, questions, timeout, move |client| service.run(client))?;
@@ -203,8 +213,9 @@ impl ReadLog for Kafka {
     async fn read_from(&self, offsets: Offsets) -> Result<Box<dyn Reader>> {
         let ends = self.ends_of(&offsets).await?;
         // librdkafka wants a name to assign partitions; no group of it is ever joined or committed to
-        let (client, partitions, changes) = self.new_client(&format!("{}-reader", self.config.client_id))?;
-        let service = self.service(&partitions, changes, StartAt::Oldest);
+        let name = format!("{}-reader", self.config.client_id);
+        let (client, partitions, changes) = self.new_client(&name)?;
+        let service = self.service(name, &partitions, changes, StartAt::Oldest);
         let (questions, timeout) = (Arc::clone(&self.questions), self.config.request_timeout);
         let held_by = Arc::clone(&partitions);
         let member = Member::start(client, partitions, questions, timeout, move |client| {

@@ -1,19 +1,25 @@
 //! Appending and asking while brokers fail.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use courant_conformance::LIMIT;
 use courant_connectors::kafka::{Kafka, KafkaConfig};
 use courant_connectors::log::{LogError, ReadLog, WriteLog};
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Reply};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::cluster::{Faulty, SHORT, multi_threaded, numbered};
 
 #[test]
 fn passing_errors_of_brokers_lose_reorder_and_double_nothing() {
     multi_threaded(async {
-        let faulty = Faulty::with(1, |config| config.request_timeout = LIMIT).await;
+        let faulty = Faulty::with(1, |config| {
+            config.request_timeout = LIMIT;
+            // Brokers refuse a batch that overtook another by its sequence number, which the mock does not look at.
+            config.settings.insert("max.in.flight.requests.per.connection".to_owned(), "1".to_owned());
+        })
+        .await;
         for start in (0..500).step_by(50) {
             faulty.answer(
                 Api::Produce,
@@ -115,5 +121,24 @@ fn questions_to_a_dead_cluster_fail_in_time_and_work_when_it_is_back() {
         while let Err(error) = faulty.kafka.watermarks(&faulty.topic).await {
             assert!(started.elapsed() < LIMIT, "{error}");
         }
+    });
+}
+
+#[test]
+fn closing_waits_for_what_is_on_its_way() {
+    multi_threaded(async {
+        let faulty = Faulty::new(1).await;
+        assert!(faulty.write(0..1).await.iter().all(Result::is_ok));
+        faulty.round_trip(Duration::from_millis(500));
+        let given_up =
+            timeout(Duration::from_millis(50), faulty.kafka.produce(&faulty.topic, numbered(1..20)));
+        assert!(given_up.await.is_err(), "the answers take longer");
+        Arc::into_inner(faulty.kafka).expect("nobody else has it").close().await.expect("all of it arrives");
+        faulty
+            .cluster
+            .with(|cluster| cluster.broker_round_trip_time(-1, Duration::ZERO))
+            .expect("it is fast again");
+        let other = Kafka::open(faulty.cluster.config()).await.expect("the mock cluster answers");
+        assert_eq!(other.watermarks(&faulty.topic).await.expect("watermarks are answered")[0].high, 20);
     });
 }
