@@ -1,8 +1,9 @@
 //! How to reach a Kafka cluster, and which of librdkafka's settings are ours to fix.
 //!
-//! What the guarantees of [`Kafka`](super::Kafka) rest on is set here and refused in [`KafkaConfig::settings`]; the
-//! rest of librdkafka's settings is open to whoever runs the cluster. Passwords are named by where they are (an
-//! environment variable or a file) and never by themselves, so that no configuration that is printed has one.
+//! What the guarantees of [`Kafka`](super::Kafka) rest on is set here and refused in
+//! [`KafkaConfig::settings`]; the rest of librdkafka's settings is open to whoever runs the cluster.
+//! Passwords are named by where they are (an environment variable or a file) and never by themselves, so that
+//! no configuration that is printed has one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,13 +18,14 @@ use crate::connections::span;
 use crate::log::{LogError, Result};
 
 /// Settings that carry a promise, with the promise. They cannot be given in `settings`.
-const FIXED: [(&str, &str); 14] = [
+const FIXED: [(&str, &str); 15] = [
     ("bootstrap.servers", "it is 'brokers'"),
     ("client.id", "it is 'client_id'"),
     ("session.timeout.ms", "it is 'session_timeout'"),
     ("security.protocol", "it is 'security.protocol'"),
     ("sasl.password", "secrets come from 'security.password_env' or 'security.password_file'"),
     ("group.id", "it is the subscription's group"),
+    ("allow.auto.create.topics", "a topic that nobody created is a mistake to be told"),
     ("enable.auto.commit", "an offset is committed when its record is done with"),
     ("enable.auto.offset.store", "an offset is committed when its record is done with"),
     ("enable.idempotence", "without it retries reorder and double records"),
@@ -37,7 +39,8 @@ const FIXED: [(&str, &str); 14] = [
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaConfig {
-    /// Where to find the cluster: `host:port`, several separated by commas. One that answers names the others.
+    /// Where to find the cluster: `host:port`, several separated by commas. One that answers names the
+    /// others.
     pub brokers: String,
     /// How this client is called in the brokers' logs, quotas and metrics.
     #[serde(default = "default_client_id")]
@@ -109,6 +112,9 @@ impl KafkaConfig {
     /// What every client of the cluster is made with. Reads the password.
     pub(super) fn client(&self) -> Result<ClientConfig> {
         let mut client = ClientConfig::new();
+        client.set("socket.timeout.ms", millis(self.request_timeout));
+        // Reconnecting to a cluster that was away: soon, as it is the event log, but not in a tight loop.
+        client.set("reconnect.backoff.max.ms", "2000");
         for (name, value) in &self.settings {
             if let Some((_, why)) = FIXED.iter().find(|(fixed, _)| fixed == name) {
                 return Err(LogError::Invalid(format!(
@@ -119,11 +125,7 @@ impl KafkaConfig {
         }
         client.set("bootstrap.servers", &self.brokers);
         client.set("client.id", &self.client_id);
-        client.set("socket.timeout.ms", millis(self.request_timeout));
-        // A topic that nobody created is a mistake to be told, not a topic with the broker's defaults.
         client.set("allow.auto.create.topics", "false");
-        // Reconnecting to a cluster that was away: soon, as it is the event log, but not in a tight loop.
-        client.set("reconnect.backoff.max.ms", "2000");
         client.set_log_level(RDKafkaLogLevel::Warning);
         self.security.apply(&mut client)?;
         Ok(client)
@@ -186,7 +188,7 @@ fn require(features: &str, feature: &str, wanted: &str) -> Result<()> {
         return Ok(());
     }
     Err(LogError::Invalid(format!(
-        "this build cannot speak {wanted} to Kafka; build with the feature 'kafka-tls', or use another protocol"
+        "this build cannot speak {wanted} to Kafka; build it with '--features courant-connectors/kafka-tls'"
     )))
 }
 
