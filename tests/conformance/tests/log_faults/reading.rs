@@ -54,8 +54,7 @@ fn leaving_while_the_brokers_are_away_does_not_hang() {
         assigned(&mut *member).await;
         faulty.down();
         let started = Instant::now();
-        let left = member.close().await;
-        assert!(matches!(left, Ok(()) | Err(LogError::Unavailable(_))), "{left:?}");
+        member.close().await.expect("there is nobody to wait for");
         assert!(started.elapsed() < SHORT * 3, "leaving took {:?}", started.elapsed());
         let kafka = Arc::into_inner(faulty.kafka).expect("nobody else has it");
         kafka.close().await.expect("nothing is on its way");

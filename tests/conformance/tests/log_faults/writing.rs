@@ -127,17 +127,15 @@ fn questions_to_a_dead_cluster_fail_in_time_and_work_when_it_is_back() {
 #[test]
 fn closing_waits_for_what_is_on_its_way() {
     multi_threaded(async {
-        let faulty = Faulty::new(1).await;
+        let faulty = Faulty::with(1, |config| config.request_timeout = LIMIT).await;
         assert!(faulty.write(0..1).await.iter().all(Result::is_ok));
-        faulty.round_trip(Duration::from_millis(500));
-        let given_up =
-            timeout(Duration::from_millis(50), faulty.kafka.produce(&faulty.topic, numbered(1..20)));
-        assert!(given_up.await.is_err(), "the answers take longer");
-        Arc::into_inner(faulty.kafka).expect("nobody else has it").close().await.expect("all of it arrives");
-        faulty
-            .cluster
-            .with(|cluster| cluster.broker_round_trip_time(-1, Duration::ZERO))
-            .expect("it is fast again");
+        faulty.down();
+        let given_up = faulty.kafka.produce(&faulty.topic, numbered(1..20));
+        assert!(timeout(Duration::from_millis(50), given_up).await.is_err(), "nobody answers");
+        let kafka = Arc::into_inner(faulty.kafka).expect("nobody else has it");
+        let closing = tokio::spawn(kafka.close());
+        faulty.cluster.with(|cluster| cluster.broker_up(-1)).expect("brokers come up");
+        closing.await.expect("closing does not panic").expect("all of it arrives");
         let other = Kafka::open(faulty.cluster.config()).await.expect("the mock cluster answers");
         assert_eq!(other.watermarks(&faulty.topic).await.expect("watermarks are answered")[0].high, 20);
     });
