@@ -7,9 +7,13 @@
 //!
 //! - `committer`, `group`: deciding and writing. `shared`: the catalog. `recovery`: what opening finds.
 //! - [`store`](self::store), [`log`](self::log): the two traits' families on top.
+//! - `care`, `check`, `compact`: looking after a folder.
 
+mod care;
+mod check;
 mod clock;
 mod committer;
+mod compact;
 mod group;
 mod log;
 mod recovery;
@@ -26,6 +30,8 @@ use self::committer::Committer;
 use self::shared::Shared;
 use self::upkeep::Upkeep;
 
+pub use self::care::{CareError, Progress};
+pub use self::check::Checked;
 pub use self::clock::Clock;
 pub use self::recovery::OpenError;
 
@@ -95,6 +101,11 @@ impl Engine {
 
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Removes what time has ended, now; otherwise that happens every half minute.
+    pub async fn sweep(&self) {
+        while upkeep::sweep_once(&self.shared, &self.committer).await {}
     }
 
     /// Finishes what waits and puts everything on disk. Later writes are refused; another process can open the folder

@@ -64,6 +64,10 @@ impl StoredTopic {
         &self.spec.name
     }
 
+    pub(in crate::embedded) fn chunks(&self) -> &Keyspace {
+        &self.chunks
+    }
+
     pub(super) fn partition_count(&self) -> u32 {
         self.spec.partitions
     }

@@ -28,7 +28,7 @@ pub(in crate::embedded) struct Table {
     pub(super) rows: Keyspace,
     pub(super) indexes: Vec<Index>,
     /// By the second at which rows end, for the sweeper.
-    expiry: Option<Keyspace>,
+    pub(super) expiry: Option<Keyspace>,
     pub(super) changes: Option<Keyspace>,
     pub(super) numbering: Arc<Numbering>,
     /// Set by the committer, which then refuses what was on its way.
@@ -77,7 +77,7 @@ impl Table {
         &self.schema.name
     }
 
-    pub(super) fn keyspaces(&self) -> impl Iterator<Item = &Keyspace> {
+    pub(in crate::embedded) fn keyspaces(&self) -> impl Iterator<Item = &Keyspace> {
         let indexes = self.indexes.iter().map(|index| &index.rows);
         std::iter::once(&self.rows).chain(indexes).chain(&self.expiry).chain(&self.changes)
     }
@@ -168,7 +168,7 @@ impl Table {
         }
     }
 
-    fn projected(&self, index: &IndexSchema, item: &Item) -> Item {
+    pub(super) fn projected(&self, index: &IndexSchema, item: &Item) -> Item {
         match index.projection {
             Projection::All => item.clone(),
             Projection::KeysOnly => {
@@ -199,6 +199,6 @@ impl Table {
     }
 }
 
-fn expiry_key(end: u64, row: &[u8]) -> Vec<u8> {
+pub(super) fn expiry_key(end: u64, row: &[u8]) -> Vec<u8> {
     [&end.to_be_bytes()[..], row].concat()
 }
