@@ -5,12 +5,20 @@
 //!
 //! - [`store`], [`log`], [`live`]: what can be asked of the three levels of authority, as narrow traits.
 //! - [`model`]: the tables, topics and key families, and every access pattern as a named function.
-//! - [`embedded`]: store and log in a folder, without a server.
+//! - [`capability`]: handles on them that cannot do more than was granted.
+//! - [`embedded`]: all three without a server: store and log in a folder, live state in memory.
+//! - [`dynamodb`]: the store on DynamoDB, or on what speaks its protocol.
+//! - [`kafka`]: the log on Apache Kafka.
+//! - [`redis`]: live state on Redis.
 //! - [`files`]: what lives in a folder of its own on the local disk: dead letters, kept positions, JSON lines.
 
+pub mod capability;
+pub mod dynamodb;
 pub mod embedded;
 pub mod files;
+pub mod kafka;
 pub mod live;
 pub mod log;
 pub mod model;
+pub mod redis;
 pub mod store;

@@ -1,7 +1,11 @@
 //! `courant bench`: figures as ratios to a limit measured in the same run, because machines differ and are noisy.
 
+mod disk;
+mod load;
+pub mod log;
 mod native;
 pub mod runtime;
+pub mod store;
 
 use std::io::Write as _;
 
@@ -30,6 +34,18 @@ impl Figure {
         (self.limit, self.ratio) = (Some(limit), Some(self.value / limit));
         self
     }
+}
+
+/// Writers at once, for the figures named after them.
+const IN_FLIGHT: [usize; 3] = [1, 64, 1024];
+/// The size of a message with what belongs to it.
+const RECORD_BYTES: usize = 500;
+/// Rounds per figure, alternating with the limit's, so that both meet the same weather.
+const ROUNDS: usize = 5;
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// How figures are printed.

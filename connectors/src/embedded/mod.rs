@@ -6,7 +6,7 @@
 //! fjall and see every finished write.
 //!
 //! - `committer`, `group`: deciding and writing. `shared`: the catalog. `recovery`: what opening finds.
-//! - [`store`](self::store), [`log`](self::log): the two traits' families on top.
+//! - `store`, `log`: the two traits' families on top. [`live`]: live state, which is in memory only and apart from it.
 //! - `care`, `check`, `compact`: looking after a folder.
 
 mod care;
@@ -15,6 +15,7 @@ mod clock;
 mod committer;
 mod compact;
 mod group;
+pub mod live;
 mod log;
 mod recovery;
 mod shared;
@@ -33,6 +34,7 @@ use self::upkeep::Upkeep;
 pub use self::care::{CareError, Progress};
 pub use self::check::Checked;
 pub use self::clock::Clock;
+pub use self::live::MemoryLive;
 pub use self::recovery::OpenError;
 
 /// How an engine is opened. The defaults suit a machine with a gigabyte to spare.

@@ -5,6 +5,8 @@
 //! them, or the process's own memory; `tests/` runs one conformance suite on both.
 
 mod error;
+mod limits;
+mod queue;
 mod state;
 
 use std::time::Duration;
@@ -13,6 +15,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use error::LiveError;
+pub(crate) use limits::check_window;
+pub use limits::{FILL_TTL, Limits};
+pub(crate) use queue::ListenerQueue;
 pub use state::{Channel, Connection, Count, FillToken, Heard, Presence, Status};
 
 use crate::model::{ChatId, ConnectionId, GatewayId, UserId};
@@ -54,7 +59,8 @@ pub trait MembershipCache: Send + Sync {
 
     async fn begin_fill(&self, chat: &ChatId) -> Result<FillToken>;
 
-    /// Whether the members are cached now. Chats without members are cached too.
+    /// Whether members are cached now: these, or those of another filler who was faster. Chats without members are
+    /// cached too.
     async fn fill(&self, token: FillToken, members: &[UserId]) -> Result<bool>;
 
     async fn invalidate(&self, chats: &[ChatId]) -> Result<()>;

@@ -72,6 +72,8 @@ ids! {
     DeviceId;
     /// One edge process.
     GatewayId;
+    /// Made by the client: the same one in the same chat means the same message.
+    ClientMessageId;
 }
 
 generated_ids! {

@@ -1,5 +1,15 @@
 //! The data model: what is in each table, topic and key family, and the named ways to get at it.
+//!
+//! - [`tables`]: one file per table: the record, its schema, and one function per access pattern.
+//! - [`topics`]: one file per topic: the event as it is written.
+//! - [`Timestamp`]: how both write a moment.
 
 mod ids;
+pub mod tables;
+mod timestamp;
+pub mod topics;
 
-pub use ids::{ChatId, ConnectionId, DeviceId, EventId, GatewayId, MessageId, SessionId, UserId};
+pub use ids::{
+    ChatId, ClientMessageId, ConnectionId, DeviceId, EventId, GatewayId, MessageId, SessionId, UserId,
+};
+pub use timestamp::{NotATime, Timestamp};

@@ -10,6 +10,7 @@
 mod changes;
 mod condition;
 mod error;
+mod follow;
 mod number;
 mod request;
 mod schema;
@@ -21,6 +22,9 @@ use async_trait::async_trait;
 pub use changes::{Change, ChangeStream, SequenceNumber, Shard, ShardId, ShardRead, ShardReader, ShardStart};
 pub use condition::{Comparison, Condition};
 pub use error::{CancelReason, Remedy, StoreError};
+pub use follow::{
+    ChangeBatch, Checkpoint, FollowError, FollowFrom, FollowOptions, FollowPositions, Follower, ShardPosition,
+};
 pub use number::{Number, NumberError};
 pub use request::{
     BatchWrite, Consistency, Direction, Durability, Get, Key, Page, PageToken, Query, Returning, Scan,

@@ -66,6 +66,18 @@ impl Value {
         }
     }
 
+    /// Whether it is or holds a set without members, which cannot be stored.
+    pub fn has_empty_set(&self) -> bool {
+        match self {
+            Self::TextSet(set) => set.is_empty(),
+            Self::NumberSet(set) => set.is_empty(),
+            Self::BytesSet(set) => set.is_empty(),
+            Self::List(values) => values.iter().any(Self::has_empty_set),
+            Self::Map(values) => values.values().any(Self::has_empty_set),
+            Self::Text(_) | Self::Number(_) | Self::Bytes(_) | Self::Bool(_) | Self::Null => false,
+        }
+    }
+
     /// The size DynamoDB would charge for it, closely enough for its limits.
     fn size(&self) -> usize {
         match self {

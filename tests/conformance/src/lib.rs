@@ -7,6 +7,11 @@
 //! [`crash`]: a process that writes to the embedded engine until it is killed, and what must be there afterwards.
 
 pub mod crash;
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+pub mod live;
+pub mod log;
+pub mod servers;
+pub mod store;
 mod wait;
 
-pub use wait::{LIMIT, until};
+pub use wait::{LIMIT, eventually, until};

@@ -23,3 +23,22 @@ pub fn until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>
         std::thread::sleep(PAUSE);
     }
 }
+
+/// Like [`until`] for a look that waits itself.
+///
+/// # Panics
+/// If it is not there within [`LIMIT`].
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let looking = async {
+        loop {
+            if let Some(seen) = look().await {
+                return seen;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    let Ok(seen) = tokio::time::timeout(LIMIT, looking).await else {
+        panic!("{what}: not within {LIMIT:?}");
+    };
+    seen
+}

@@ -42,8 +42,8 @@ impl AdminLog for Engine {
 
     async fn describe_topic(&self, topic: &Topic) -> Result<Option<TopicDescription>> {
         let Some(topic) = self.shared.topics().get(topic).cloned() else { return Ok(None) };
-        let bytes = Some(topic.chunks.disk_space());
-        Ok(Some(TopicDescription { spec: topic.spec.clone(), unknown: vec!["replication"], bytes }))
+        let spec = TopicSpec { replication: 1, ..topic.spec.clone() };
+        Ok(Some(TopicDescription { spec, unknown: Vec::new(), bytes: Some(topic.chunks.disk_space()) }))
     }
 
     async fn delete_topic(&self, topic: &Topic) -> Result<()> {
@@ -111,7 +111,12 @@ impl Job for CreateTopic {
         let created = settle(self.outcome, committed).map(|topic| match topic {
             Some(topic) => {
                 self.shared.add_topic(topic);
-                TopicCreated::New { warnings: Vec::new() }
+                let copies = self.spec.replication;
+                let warning = format!(
+                    "the embedded engine keeps one copy of topic '{}', and not {copies}",
+                    self.spec.name
+                );
+                TopicCreated::New { warnings: if copies > 1 { vec![warning] } else { Vec::new() } }
             }
             None => TopicCreated::Existing,
         });

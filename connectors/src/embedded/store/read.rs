@@ -18,7 +18,7 @@ use super::encoding::{
 use super::read_error;
 use super::table::Table;
 use crate::store::{
-    Consistency, Direction, Get, IndexSchema, Item, KeyAttribute, MAX_PAGE_BYTES, MAX_PARTITION_KEY_BYTES,
+    Direction, Get, IndexSchema, Item, KeyAttribute, MAX_PAGE_BYTES, MAX_PARTITION_KEY_BYTES,
     MAX_SORT_KEY_BYTES, Name, Page, PageToken, Query, ReadStore, Result, Scan, ScanStore, SortRange,
     StoreError, Value, Within,
 };
@@ -73,9 +73,6 @@ struct RangeRead<'a> {
 impl<'a> RangeRead<'a> {
     fn for_query(table: &'a Table, query: &Query) -> Result<Self> {
         let index = query.index.as_ref().map(|name| table.index(name)).transpose()?;
-        if index.is_some() && query.consistency == Consistency::Strong {
-            return Err(StoreError::Invalid("an index has no strong reads".to_owned()));
-        }
         let (rows, partition, sort) = match index {
             Some(index) => (&index.rows, &index.schema.partition, index.schema.sort.as_ref()),
             None => (&table.rows, &table.schema.partition, table.schema.sort.as_ref()),

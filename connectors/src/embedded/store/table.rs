@@ -102,6 +102,11 @@ impl Table {
                 "an item for table '{table}' is {size} bytes, over the limit of {MAX_ITEM_BYTES}"
             )));
         }
+        if let Some((name, _)) = item.iter().find(|(_, value)| value.has_empty_set()) {
+            return Err(StoreError::Invalid(format!(
+                "attribute '{name}' of an item for table '{table}' is an empty set"
+            )));
+        }
         for index in &self.indexes {
             for attribute in std::iter::once(&index.schema.partition).chain(&index.schema.sort) {
                 if let Some(value) = item.get(&attribute.name) {

@@ -172,6 +172,10 @@ impl WriteStore for Engine {
         if matches!(write, Write::Check { .. }) {
             return Err(StoreError::Invalid("a check stands in a transaction, beside writes".to_owned()));
         }
+        let tells_new = matches!(returning, Returning::New | Returning::UpdatedNew);
+        if tells_new && !matches!(write, Write::Update { .. }) {
+            return Err(StoreError::Invalid("only an update tells what is new".to_owned()));
+        }
         let prepared = Prepared::new(self, write)?;
         let (reply, answer) = oneshot::channel();
         let job = SingleWrite { prepared, returning, durability, outcome: Ok(None), reply };

@@ -1,0 +1,85 @@
+//! `courant bench store`: durable single-item writes at 1, 64 and 1024 in flight.
+//!
+//! Each of the writers puts one item of about 500 bytes and waits until it is on disk. On the embedded engine the limit
+//! is a loop that appends as many records of the same size to a file and syncs it, in the same folder and run; rounds
+//! alternate between the two. On a server there is no such limit, and the figure stands alone.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use courant_connectors::store::{
+    Capacity, Durability, Item, KeyAttribute, Name, Returning, Store, StoreError, Stream, TableSchema, Write,
+};
+
+use super::disk::{append_and_sync, incompressible};
+use super::load::closed_loop;
+use super::{Figure, IN_FLIGHT, RECORD_BYTES, ROUNDS, median};
+
+/// Measures and reports each figure. `disk` is the folder to measure the limit in.
+pub async fn run(
+    store: Arc<dyn Store>,
+    disk: Option<&Path>,
+    lasting: Duration,
+    mut report: impl FnMut(&Figure),
+) -> anyhow::Result<()> {
+    let table = Name::from(format!("bench_{}", ulid::Ulid::generate()).to_lowercase());
+    store.create_table(&schema(&table)).await?;
+    let parts = IN_FLIGHT.len() * ROUNDS * if disk.is_some() { 2 } else { 1 };
+    let round = lasting / u32::try_from(parts).expect("a few parts");
+    for in_flight in IN_FLIGHT {
+        let (mut rates, mut limits, mut p50s, mut p99s) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            if let Some(folder) = disk {
+                limits.push(append_and_sync(folder, RECORD_BYTES, in_flight, round)?);
+            }
+            let measured = closed_loop(in_flight, 1, round, |writer| puts(&store, &table, writer)).await?;
+            rates.push(measured.rate);
+            p50s.push(measured.p50.as_secs_f64() * 1e3);
+            p99s.push(measured.p99.as_secs_f64() * 1e3);
+        }
+        let mut figure = Figure::new(format!("store_write_{in_flight}"), median(&mut rates), "records/s");
+        (figure.p50_ms, figure.p99_ms) = (Some(median(&mut p50s)), Some(median(&mut p99s)));
+        if disk.is_some() {
+            figure = figure.against(median(&mut limits));
+        }
+        report(&figure);
+    }
+    store.drop_table(&table).await?;
+    Ok(())
+}
+
+fn schema(table: &Name) -> TableSchema {
+    TableSchema {
+        name: table.clone(),
+        partition: KeyAttribute::text("chat_id"),
+        sort: Some(KeyAttribute::number("sequence")),
+        indexes: Vec::new().into(),
+        ttl: None,
+        stream: Stream::Off,
+        capacity: Capacity::OnDemand,
+        point_in_time_recovery: false,
+    }
+}
+
+/// One writer's puts: its own chat, one sequence after another.
+fn puts(store: &Arc<dyn Store>, table: &Name, writer: usize) -> impl FnMut(u64) -> Put + Send + use<> {
+    let (store, table) = (Arc::clone(store), table.clone());
+    let chat = format!("chat_{writer:026}");
+    // keys and names take the rest
+    let content = hex(&incompressible((RECORD_BYTES - 90) / 2));
+    move |sequence| {
+        let item = Item::new()
+            .with("chat_id", chat.clone())
+            .with("sequence", sequence)
+            .with("content", content.clone());
+        let (store, write) = (Arc::clone(&store), Write::put(table.clone(), item));
+        Box::pin(async move { store.write(write, Returning::Nothing, Durability::Synced).await.map(drop) })
+    }
+}
+
+type Put = std::pin::Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send>>;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

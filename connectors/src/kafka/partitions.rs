@@ -1,0 +1,317 @@
+//! The partitions a reader has, and what it is to hear next.
+//!
+//! Every partition has a librdkafka queue of its own, from which [`Partitions::take`] takes records without waiting.
+//! So there is no second buffer: what is not taken stays in librdkafka, which stops fetching at its limit, and a
+//! paused partition is one that is not taken from. The shared queue carries only rebalances and errors, which are
+//! therefore never stuck behind records.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use rdkafka::Message;
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{BorrowedMessage, Headers as _};
+use rdkafka::statistics::Statistics;
+use tokio::sync::Notify;
+
+use super::ask::native_partition;
+use super::member::MemberContext;
+use crate::log::{Assigned, Fetch, Header, LogError, LogRecord, Offsets, Result, TopicPartition};
+
+pub(super) struct Partitions {
+    table: Mutex<Table>,
+    /// Told when there may be something to take.
+    pub(super) wake: Notify,
+}
+
+#[derive(Default)]
+struct Table {
+    held: BTreeMap<TopicPartition, Held>,
+    events: VecDeque<Fetch>,
+    /// What went wrong since the last call. Only the latest: they all say that Kafka cannot be read now.
+    trouble: Option<LogError>,
+    /// Whose turn is over, so that a busy partition does not starve the others.
+    served_last: Option<TopicPartition>,
+    closing: bool,
+}
+
+/// A partition of this reader.
+pub(super) struct Held {
+    /// None once no more records of it are wanted.
+    pub(super) queue: Option<PartitionQueue<MemberContext>>,
+    /// The next offset to be given out.
+    pub(super) position: u64,
+    /// The offset after the last known record.
+    pub(super) end: u64,
+    pub(super) committed: Option<u64>,
+    /// When the last record was appended.
+    pub(super) at: SystemTime,
+    pub(super) paused: bool,
+    pub(super) fate: Fate,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    Reading,
+    /// Its position is not in the log, and the holder does not know yet.
+    OutOfRange,
+    /// Its position is not in the log; nothing can be read.
+    Stuck,
+    /// It goes to another member.
+    Leaving,
+}
+
+impl Partitions {
+    pub(super) fn new() -> Self {
+        Self { table: Mutex::default(), wake: Notify::new() }
+    }
+
+    /// The next thing to hear, if there is one. Records come last: who holds a partition must know it first.
+    pub(super) fn take(&self, max: usize) -> Option<Result<Fetch>> {
+        let mut table = self.table();
+        if let Some(event) = table.events.pop_front() {
+            return Some(Ok(event));
+        }
+        let Table { held, served_last, trouble, .. } = &mut *table;
+        let turn_starts_after = |at: &TopicPartition| served_last.as_ref().is_none_or(|last| at > last);
+        let order: Vec<TopicPartition> = {
+            let (later, earlier): (Vec<_>, Vec<_>) = held.keys().cloned().partition(turn_starts_after);
+            later.into_iter().chain(earlier).collect()
+        };
+        for from in order {
+            let partition = held.get_mut(&from).expect("the key was just listed");
+            let records = partition.take(&from, max, trouble);
+            if !records.is_empty() {
+                *served_last = Some(from.clone());
+                return Some(Ok(Fetch::Records { from, records }));
+            }
+        }
+        trouble.take().map(Err)
+    }
+
+    /// A partition whose holder must be told that its position is not in the log.
+    pub(super) fn out_of_range(&self) -> Option<(TopicPartition, u64)> {
+        let table = self.table();
+        let found = table.held.iter().find(|(_, held)| held.fate == Fate::OutOfRange);
+        found.map(|(partition, held)| (partition.clone(), held.position))
+    }
+
+    pub(super) fn told_out_of_range(&self, partition: &TopicPartition) {
+        if let Some(held) = self.table().held.get_mut(partition) {
+            held.fate = Fate::Stuck;
+        }
+    }
+
+    pub(super) fn add(&self, new: Vec<(TopicPartition, Held)>, announce: bool) {
+        let mut table = self.table();
+        if announce {
+            let assigned = new
+                .iter()
+                .map(|(partition, held)| Assigned { partition: partition.clone(), start: held.position });
+            let event = Fetch::Assigned(assigned.collect());
+            table.events.push_back(event);
+        }
+        table.held.extend(new);
+        drop(table);
+        self.wake.notify_one();
+    }
+
+    /// No more records of these; commits still count.
+    pub(super) fn stop_reading(&self, partitions: &[TopicPartition], event: Fetch) {
+        let mut table = self.table();
+        for partition in partitions {
+            if let Some(held) = table.held.get_mut(partition) {
+                held.fate = Fate::Leaving;
+                held.queue = None;
+            }
+        }
+        table.events.push_back(event);
+        drop(table);
+        self.wake.notify_one();
+    }
+
+    /// These are not ours any more. Returns those that were.
+    pub(super) fn remove(&self, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
+        let mut table = self.table();
+        let held = partitions.iter().filter(|partition| table.held.remove(partition).is_some());
+        held.cloned().collect()
+    }
+
+    pub(super) fn announce(&self, event: Fetch) {
+        self.table().events.push_back(event);
+        self.wake.notify_one();
+    }
+
+    pub(super) fn report(&self, trouble: LogError) {
+        self.table().trouble = Some(trouble);
+        self.wake.notify_one();
+    }
+
+    pub(super) fn set_paused(&self, partitions: &[TopicPartition], paused: bool) -> Result<()> {
+        let mut table = self.table();
+        if let Some(other) = partitions.iter().find(|partition| !table.held.contains_key(partition)) {
+            return Err(LogError::NotAssigned(other.clone()));
+        }
+        for partition in partitions {
+            table.held.get_mut(partition).expect("all of them were just found").paused = paused;
+        }
+        drop(table);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Those of the offsets that are news to the group.
+    pub(super) fn to_commit(&self, offsets: &Offsets) -> Result<Offsets> {
+        let table = self.table();
+        let mut news = Offsets::new();
+        for (partition, offset) in offsets {
+            let held = table.held.get(partition).ok_or_else(|| LogError::NotAssigned(partition.clone()))?;
+            if held.committed.is_none_or(|committed| *offset > committed) {
+                news.insert(partition.clone(), *offset);
+            }
+        }
+        Ok(news)
+    }
+
+    pub(super) fn committed(&self, offsets: &Offsets) {
+        let mut table = self.table();
+        for (partition, offset) in offsets {
+            if let Some(held) = table.held.get_mut(partition) {
+                held.committed = Some(*offset);
+            }
+        }
+    }
+
+    pub(super) fn lag(&self) -> Vec<(TopicPartition, u64)> {
+        let table = self.table();
+        let lag = table
+            .held
+            .iter()
+            .map(|(partition, held)| (partition.clone(), held.end.saturating_sub(held.position)));
+        lag.collect()
+    }
+
+    /// Every answer to a fetch says where the partition ends; statistics bring it here without a question.
+    pub(super) fn learn_ends(&self, statistics: &Statistics) {
+        let mut table = self.table();
+        for (at, held) in &mut table.held {
+            let topic = statistics.topics.get(at.topic.as_str());
+            let partition = topic.and_then(|topic| topic.partitions.get(&native_partition(at.partition)));
+            if let Some(end) = partition.and_then(|partition| u64::try_from(partition.hi_offset).ok()) {
+                held.end = held.end.max(end);
+            }
+        }
+    }
+
+    pub(super) fn close(&self) {
+        let mut table = self.table();
+        table.closing = true;
+        let (held, events) = (std::mem::take(&mut table.held), std::mem::take(&mut table.events));
+        drop(table);
+        // outside the lock: dropping a queue takes librdkafka's locks
+        drop((held, events));
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.table().closing
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    pub(super) fn new(queue: PartitionQueue<MemberContext>, start: u64, end: u64) -> Self {
+        Self {
+            queue: Some(queue),
+            position: start,
+            end,
+            committed: None,
+            at: SystemTime::UNIX_EPOCH,
+            paused: false,
+            fate: Fate::Reading,
+        }
+    }
+
+    fn take(&mut self, from: &TopicPartition, max: usize, trouble: &mut Option<LogError>) -> Vec<LogRecord> {
+        let mut records = Vec::new();
+        let Some(queue) = self.queue.as_ref().filter(|_| self.fate == Fate::Reading && !self.paused) else {
+            return records;
+        };
+        while records.len() < max {
+            match queue.poll(Duration::ZERO) {
+                None => break,
+                Some(Ok(message)) => {
+                    let Some(mut record) = read(&message) else {
+                        *trouble = Some(LogError::Damaged(format!(
+                            "{from} has a header at offset {} whose name is not text",
+                            message.offset()
+                        )));
+                        self.fate = Fate::Stuck;
+                        break;
+                    };
+                    // clocks of producers differ, where a topic keeps their times
+                    self.at = self.at.max(record.at);
+                    record.at = self.at;
+                    self.position = record.offset + 1;
+                    records.push(record);
+                }
+                Some(Err(error)) => {
+                    match what_happened(&error, from) {
+                        Some(LogError::OutOfRange { .. }) => self.fate = Fate::OutOfRange,
+                        Some(other) => *trouble = Some(other),
+                        None => continue,
+                    }
+                    break;
+                }
+            }
+        }
+        self.end = self.end.max(self.position);
+        records
+    }
+}
+
+/// Numbers of an [`LogError::OutOfRange`] are filled in by who can ask for them.
+fn what_happened(error: &KafkaError, from: &TopicPartition) -> Option<LogError> {
+    match error.rdkafka_error_code() {
+        Some(Code::AutoOffsetReset | Code::OffsetOutOfRange) => {
+            Some(LogError::OutOfRange { partition: from.clone(), offset: 0, low: 0, high: 0 })
+        }
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition) => {
+            Some(LogError::NoSuchTopic { topic: from.topic.clone() })
+        }
+        Some(Code::TopicAuthorizationFailed) => {
+            Some(LogError::NotAllowed { access: "read", name: from.topic.to_string() })
+        }
+        Some(Code::PartitionEOF) => None,
+        _ => Some(LogError::Unavailable(format!("cannot read {from}: {error}"))),
+    }
+}
+
+/// None if a header's name is not text, where the client panics instead of saying so.
+fn read(message: &BorrowedMessage<'_>) -> Option<LogRecord> {
+    let bytes = |part: Option<&[u8]>| part.map_or_else(Bytes::new, Bytes::copy_from_slice);
+    let headers = message.headers().map_or_else(
+        || Some(Vec::new()),
+        |headers| {
+            let read = |header: rdkafka::message::Header<'_, &[u8]>| Header {
+                name: header.key.into(),
+                value: bytes(header.value),
+            };
+            catch_unwind(AssertUnwindSafe(|| headers.iter().map(read).collect())).ok()
+        },
+    )?;
+    let millis = message.timestamp().to_millis().and_then(|millis| u64::try_from(millis).ok()).unwrap_or(0);
+    Some(LogRecord {
+        offset: u64::try_from(message.offset()).ok()?,
+        at: SystemTime::UNIX_EPOCH + Duration::from_millis(millis),
+        key: message.key().map(Bytes::copy_from_slice),
+        payload: bytes(message.payload()),
+        headers,
+    })
+}

@@ -1,0 +1,91 @@
+//! Topic `messages.persisted`: a message is stored. In the order of its sequences within a chat, possibly twice.
+
+use serde::{Deserialize, Serialize};
+
+use super::event::{Event, Payload};
+use crate::log::TopicSpec;
+use crate::model::tables::messages::Message;
+use crate::model::{ChatId, MessageId, Timestamp, UserId};
+
+pub const NAME: &str = "messages.persisted";
+
+pub fn spec() -> TopicSpec {
+    super::spec(NAME)
+}
+
+pub type MessagePersisted = Event<PersistedMessage>;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PersistedMessage {
+    pub message_id: MessageId,
+    pub chat_id: ChatId,
+    pub sequence: u64,
+    pub sender_id: UserId,
+    pub content: String,
+    pub content_type: String,
+    pub created_at: Timestamp,
+}
+
+impl Payload for PersistedMessage {
+    const EVENT_TYPE: &'static str = "MessagePersisted";
+
+    fn chat_id(&self) -> &ChatId {
+        &self.chat_id
+    }
+}
+
+impl From<Message> for PersistedMessage {
+    /// Everything but the client's own id, which is between it and the store.
+    fn from(message: Message) -> Self {
+        Self {
+            message_id: message.message_id,
+            chat_id: message.chat_id,
+            sequence: message.sequence,
+            sender_id: message.sender_id,
+            content: message.content,
+            content_type: message.content_type,
+            created_at: message.created_at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::testing::assert_written_as;
+    use super::*;
+
+    #[test]
+    fn written_as_documented() {
+        let time = Timestamp::from_unix_millis(1_769_783_400_000);
+        let message = Message {
+            chat_id: "chat_abc123".into(),
+            sequence: 47,
+            message_id: "msg_01HQX".into(),
+            sender_id: "user_456".into(),
+            client_message_id: "c-1".into(),
+            content: "Hello, world!".to_owned(),
+            content_type: "text/plain".to_owned(),
+            created_at: time,
+        };
+        let event =
+            MessagePersisted { event_id: "evt_01HQX".into(), event_time: time, payload: message.into() };
+        assert_written_as(
+            &event,
+            r#"{
+              "event_type": "MessagePersisted",
+              "event_id": "evt_01HQX",
+              "event_time": "2026-01-30T14:30:00.000Z",
+              "partition_key": "chat_abc123",
+              "payload": {
+                "message_id": "msg_01HQX",
+                "chat_id": "chat_abc123",
+                "sequence": 47,
+                "sender_id": "user_456",
+                "content": "Hello, world!",
+                "content_type": "text/plain",
+                "created_at": "2026-01-30T14:30:00.000Z"
+              }
+            }"#,
+        );
+    }
+}
