@@ -77,7 +77,7 @@ impl Model {
             }
             if let Some(last) = last {
                 let may_be_gone = |item: Item| item.u64("ends").is_some_and(|end| end < self.latest());
-                let gone = row(id, last).is_none_or(may_be_gone) || row(id, next).is_none();
+                let gone = [last, next].iter().any(|version| row(id, *version).is_none_or(may_be_gone));
                 assert!(gone, "row {id} in version {last} was acknowledged and is not there");
             }
             self.gone.insert(id);
