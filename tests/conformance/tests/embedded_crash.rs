@@ -10,50 +10,17 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use courant_conformance::crash::{Model, Told};
+use courant_conformance::crash::{Model, Writer};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
-
-struct Writer {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Writer {
-    fn start(folder: &Path, round: u64, seed: u64) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_crash_writer"));
-        command.arg(folder).args([round.to_string(), seed.to_string()]);
-        let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
-    }
-
-    /// Hears this many lines more.
-    async fn hear(&mut self, model: &mut Model, lines: u64) {
-        for _ in 0..lines {
-            let line = self.lines.next_line().await.unwrap().expect("it writes until it is killed");
-            model.hear(serde_json::from_str::<Told>(&line).unwrap());
-        }
-    }
-
-    /// Kills it and hears what it still had said.
-    async fn kill(mut self, model: &mut Model) {
-        assert_eq!(self.child.try_wait().unwrap(), None, "it ended by itself");
-        self.child.start_kill().unwrap();
-        while let Some(line) = self.lines.next_line().await.unwrap() {
-            model.hear(serde_json::from_str(&line).unwrap());
-        }
-        self.child.wait().await.unwrap();
-    }
-}
+use tokio::process::Command;
 
 async fn round(folder: &Path, model: &mut Model, random: &mut StdRng) {
-    let mut writer = Writer::start(folder, model.next_round(), random.random());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crash_writer"));
+    command.arg(folder).args([model.next_round().to_string(), random.random::<u64>().to_string()]);
+    let mut writer = Writer::start(&mut command);
     if random.random_bool(0.2) {
         writer.hear(model, 1).await;
         // not to wait for anything: a random moment of the opening

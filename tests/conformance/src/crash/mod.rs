@@ -1,13 +1,14 @@
 //! A process that writes to the embedded engine until it is killed, and what must be there afterwards.
 //!
 //! `writer` runs in the process to be killed and tells on its standard output, one line each, what was acknowledged.
-//! `verify` runs in the test, on the folder that was left behind. What a row holds follows from its name and version,
+//! `process` is the test's hold on it. `verify` runs in the test, on the folder that was left behind. What a row holds follows from its name and version,
 //! so that every item found can be compared with what was written, byte by byte.
 //!
 //! A round is one such process. Each round is an hour later than the one before, so that over the rounds rows end,
 //! records grow too old and the change stream is trimmed.
 
 mod model;
+mod process;
 mod verify;
 mod writer;
 
@@ -21,6 +22,7 @@ use courant_connectors::store::{
 use serde::{Deserialize, Serialize};
 
 pub use model::Model;
+pub use process::Writer;
 pub use writer::write_until_killed;
 
 /// What the process was told, or is about to ask for where that bounds what may be found.
@@ -122,8 +124,8 @@ pub(crate) fn tables() -> [TableSchema; 3] {
 }
 
 pub(crate) fn topics() -> [TopicSpec; 2] {
-    // a few rounds, so that old chunks are removed while new ones are appended
-    let retention = Retention { age: Some(HOUR * 6), bytes: None };
+    // old chunks are removed while new ones are appended, and not so soon that a group could miss them
+    let retention = Retention { age: Some(HOUR * 30), bytes: None };
     TOPICS.map(|(name, partitions)| TopicSpec { name: name.into(), partitions, retention, replication: 1 })
 }
 
