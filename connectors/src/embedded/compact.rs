@@ -19,7 +19,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 impl Engine {
     /// Puts what is in memory into files and rewrites every table, index and topic as a whole.
     pub async fn compact(&self, mut progress: impl FnMut(Progress<'_>) + Send) -> Result<(), CareError> {
-        let parts = self.parts();
+        let parts = self.shared.parts();
         for (done, part) in parts.iter().enumerate() {
             progress(Progress { what: &part.name, done, of: parts.len() });
             for keyspace in &part.keyspaces {

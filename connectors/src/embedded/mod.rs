@@ -8,8 +8,9 @@
 //! - `committer`, `group`: deciding and writing. `shared`: the catalog. `recovery`, `journal`,
 //!   `manifest`: what opening finds.
 //! - `store`, `log`: the two traits' families on top. [`live`]: live state, which is in memory only and apart from it.
-//! - `care`, `check`, `compact`: looking after a folder.
+//! - `care`, `space`, `check`, `compact`, `backup`: looking after a folder.
 
+mod backup;
 mod care;
 mod check;
 mod clock;
@@ -22,6 +23,7 @@ mod log;
 mod manifest;
 mod recovery;
 mod shared;
+mod space;
 mod store;
 mod upkeep;
 
@@ -35,11 +37,13 @@ use self::committer::Committer;
 use self::shared::Shared;
 use self::upkeep::Upkeep;
 
+pub use self::backup::restore;
 pub use self::care::{CareError, Progress};
 pub use self::check::Checked;
 pub use self::clock::Clock;
 pub use self::live::MemoryLive;
 pub use self::recovery::OpenError;
+pub use self::space::{IndexSpace, Space, TableSpace, TopicSpace};
 
 /// How an engine is opened. The defaults suit a machine with a gigabyte to spare.
 #[derive(Clone)]
@@ -112,6 +116,7 @@ impl Engine {
             .map_err(|error| OpenError::new(&folder, error))?;
         store::open_tables(&shared).map_err(|error| damaged(&error))?;
         log::open_topics(&shared).map_err(|error| damaged(&error))?;
+        shared.remove_leftovers().map_err(|error| OpenError::new(&folder, error))?;
         let committer = Committer::start(database, folder.display().to_string(), options.clock);
         let committer = committer.map_err(|source| OpenError::Io { folder: folder.clone(), source })?;
         Ok((Arc::new(shared), Arc::new(committer), folder))
