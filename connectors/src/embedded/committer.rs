@@ -205,6 +205,10 @@ impl Worker {
                 appends.announce();
                 None
             }
+            // what the engine below says of all writes after one of its own threads could not write a file
+            Ok(Err(fjall::Error::Poisoned)) => {
+                Some(self.fail("writing a file in the background failed, as it does when the disk is full"))
+            }
             Ok(Err(error)) => Some(self.fail(&error.to_string())),
             Err(_) => Some(self.fail("the committer panicked, see the log")),
         };

@@ -5,21 +5,31 @@
 //! thousand writes cost the disk what one costs. A caller is answered when its write is on disk. Reads go straight to
 //! fjall and see every finished write.
 //!
-//! - `committer`, `group`: deciding and writing. `shared`: the catalog. `recovery`: what opening finds.
+//! - `committer`, `group`: deciding and writing. `shared`: the catalog. `recovery`, `journal`,
+//!   `manifest`: what opening finds.
 //! - `store`, `log`: the two traits' families on top. [`live`]: live state, which is in memory only and apart from it.
+//! - `care`, `space`, `check`, `compact`, `backup`: looking after a folder.
 
+mod backup;
+mod care;
+mod check;
 mod clock;
 mod committer;
+mod compact;
 mod group;
+mod journal;
 pub mod live;
 mod log;
+mod manifest;
 mod recovery;
 mod shared;
+mod space;
 mod store;
 mod upkeep;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fjall::{CompressionType, Database, PersistMode};
 
@@ -27,9 +37,13 @@ use self::committer::Committer;
 use self::shared::Shared;
 use self::upkeep::Upkeep;
 
+pub use self::backup::restore;
+pub use self::care::{CareError, Progress};
+pub use self::check::Checked;
 pub use self::clock::Clock;
 pub use self::live::MemoryLive;
 pub use self::recovery::OpenError;
+pub use self::space::{IndexSpace, Space, TableSpace, TopicSpace};
 
 /// How an engine is opened. The defaults suit a machine with a gigabyte to spare.
 #[derive(Clone)]
@@ -49,6 +63,10 @@ impl Default for Options {
 /// and that time.
 const JOURNAL_BYTES: u64 = 256 << 20;
 
+/// How often and how far apart a folder in use is tried.
+const OPEN_TRIES: u32 = 4;
+const OPEN_PAUSE: Duration = Duration::from_millis(100);
+
 /// An open folder. Handles of store and log are made by sharing it: `Arc<Engine>` is an `Arc<dyn Store>` and an
 /// `Arc<dyn Log>`.
 pub struct Engine {
@@ -62,8 +80,17 @@ impl Engine {
     /// Opens the folder, creating it if it is missing. Only one process can have it open.
     pub async fn open(folder: impl Into<PathBuf>, options: Options) -> Result<Arc<Self>, OpenError> {
         let folder = folder.into();
-        let opened = tokio::task::spawn_blocking(move || Self::open_now(folder, options)).await;
-        let (shared, committer, folder) = opened.expect("opening does not panic and is not cancelled")?;
+        let mut tries = 1;
+        let (shared, committer, folder) = loop {
+            let (opened, options) = (folder.clone(), options.clone());
+            let opening = tokio::task::spawn_blocking(move || Self::open_now(opened, options));
+            match opening.await.unwrap_or_else(|error| Err(OpenError::panicked(&folder, error))) {
+                // one that has just been stopped may still be letting go
+                Err(OpenError::InUse { .. }) if tries < OPEN_TRIES => tokio::time::sleep(OPEN_PAUSE).await,
+                opened => break opened?,
+            }
+            tries += 1;
+        };
         let upkeep = Upkeep::start(&shared, &committer);
         Ok(Arc::new(Self { shared, committer, upkeep, folder }))
     }
@@ -72,7 +99,7 @@ impl Engine {
         folder: PathBuf,
         options: Options,
     ) -> Result<(Arc<Shared>, Arc<Committer>, PathBuf), OpenError> {
-        let journal = recovery::JournalTail::before_opening(&folder);
+        recovery::check_files(&folder)?;
         let builder = Database::builder(&folder)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES)
@@ -81,7 +108,6 @@ impl Engine {
             // what is synced is small or incompressible more often than not; files are compressed later
             .journal_compression(CompressionType::None);
         let database = builder.open().map_err(|error| OpenError::new(&folder, error))?;
-        journal.report_what_was_discarded(&folder);
         let damaged = |error: &dyn std::fmt::Display| OpenError::Damaged {
             folder: folder.clone(),
             what: error.to_string(),
@@ -90,6 +116,7 @@ impl Engine {
             .map_err(|error| OpenError::new(&folder, error))?;
         store::open_tables(&shared).map_err(|error| damaged(&error))?;
         log::open_topics(&shared).map_err(|error| damaged(&error))?;
+        shared.remove_leftovers().map_err(|error| OpenError::new(&folder, error))?;
         let committer = Committer::start(database, folder.display().to_string(), options.clock);
         let committer = committer.map_err(|source| OpenError::Io { folder: folder.clone(), source })?;
         Ok((Arc::new(shared), Arc::new(committer), folder))
@@ -97,6 +124,11 @@ impl Engine {
 
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Removes what time has ended, now; otherwise that happens every half minute.
+    pub async fn sweep(&self) {
+        while upkeep::sweep_once(&self.shared, &self.committer).await {}
     }
 
     /// Finishes what waits and puts everything on disk. Later writes are refused; another process can open the folder

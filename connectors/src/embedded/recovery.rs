@@ -1,8 +1,11 @@
 //! What opening a folder finds, in words for a person.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+
+use super::journal::{self, Reading};
+use super::manifest;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -28,53 +31,106 @@ impl OpenError {
             other => Self::Damaged { folder, what: other.to_string() },
         }
     }
-}
 
-/// The end of the journal as the last process left it.
-///
-/// A process that was killed may leave half a batch; opening cuts that off, which is right, but also cuts off whatever
-/// stands behind damage in the middle of the journal. The engine below does not say so. Here is noted where the journal's
-/// written part ended, and afterwards how much of it is left: what is gone is reported.
-pub(super) struct JournalTail {
-    journal: Option<(PathBuf, u64)>,
-}
-
-impl JournalTail {
-    pub(super) fn before_opening(folder: &Path) -> Self {
-        let newest = newest_journal(folder);
-        let journal = newest.and_then(|path| written_bytes(&path).ok().map(|written| (path, written)));
-        Self { journal }
+    /// The engine below takes what it finds in its files for granted in places; damage there ends in a panic.
+    pub(super) fn panicked(folder: &Path, error: tokio::task::JoinError) -> Self {
+        let panic = error.try_into_panic().ok();
+        let words = panic.as_ref().and_then(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            text.or_else(|| panic.downcast_ref::<&str>().copied())
+        });
+        let what = format!("reading it ended with '{}'", words.unwrap_or("a panic"));
+        Self::Damaged { folder: folder.to_owned(), what }
     }
+}
 
-    pub(super) fn report_what_was_discarded(self, folder: &Path) {
-        let Some((path, written)) = self.journal else { return };
-        // a journal that is gone was taken over whole
-        let Ok(left) = std::fs::metadata(path).map(|metadata| metadata.len()) else { return };
-        let discarded = written.saturating_sub(left);
-        if discarded > 0 {
-            tracing::warn!(
-                folder = %folder.display(),
-                bytes = discarded,
-                "the journal ended in an incomplete or damaged batch, which was discarded; after a crash this is a \
-                 write that was never acknowledged, otherwise check the disk"
-            );
+/// The file that the engine below holds a lock on while it has the folder open.
+const LOCK: &str = "lock";
+
+/// Looks at what the engine below would take for granted, while nobody else can open the folder.
+pub(super) fn check_files(folder: &Path) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Io { folder: folder.to_owned(), source };
+    let lock = match OpenOptions::new().read(true).write(true).open(folder.join(LOCK)) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { folder: folder.to_owned() }),
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    if let Some(tree) = manifest::find_damaged(folder).map_err(failed)? {
+        let what = format!("the list of files in '{}'", tree.display());
+        return Err(OpenError::Damaged { folder: folder.to_owned(), what });
+    }
+    check_journals(folder)
+}
+
+/// Cuts off what a stopped writer left unfinished, and says so; refuses what is damaged.
+fn check_journals(folder: &Path) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Io { folder: folder.to_owned(), source };
+    let journals = journals(folder).map_err(failed)?;
+    let mut last_sequence = None;
+    for (position, path) in journals.iter().enumerate() {
+        let written = read_written(path).map_err(failed)?;
+        let is_newest = position + 1 == journals.len();
+        last_sequence = match journal::read(&written, last_sequence) {
+            Reading::Whole { last_sequence } => last_sequence,
+            // only the newest was still being written to
+            Reading::Incomplete { at, last_sequence } if is_newest => {
+                cut_off(path, at as u64).map_err(failed)?;
+                report_discarded(folder, written.len() - at);
+                last_sequence
+            }
+            Reading::Incomplete { at, .. } | Reading::Damaged { at } => {
+                let what = format!("journal '{}' at byte {at}", path.display());
+                return Err(OpenError::Damaged { folder: folder.to_owned(), what });
+            }
+        };
+    }
+    Ok(())
+}
+
+fn cut_off(journal: &Path, at: u64) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(journal)?;
+    file.set_len(at)?;
+    file.sync_all()
+}
+
+fn report_discarded(folder: &Path, bytes: usize) {
+    tracing::warn!(
+        folder = %folder.display(),
+        bytes,
+        "the journal ended in a write that was not finished and never acknowledged as synced; it was discarded"
+    );
+}
+
+/// Oldest first.
+fn journals(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut numbered = Vec::new();
+    for file in std::fs::read_dir(folder)? {
+        let path = file?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if let Some(number) = name.and_then(|name| name.strip_suffix(".jnl")?.parse::<u64>().ok()) {
+            numbered.push((number, path));
         }
     }
+    numbered.sort_unstable();
+    Ok(numbered.into_iter().map(|(_, path)| path).collect())
 }
 
-/// The journal with the highest number, which is the one that was written last.
-fn newest_journal(folder: &Path) -> Option<PathBuf> {
-    let files = std::fs::read_dir(folder).ok()?.filter_map(|file| Some(file.ok()?.path()));
-    let numbered = files.filter_map(|path| {
-        let number: u64 = path.file_name()?.to_str()?.strip_suffix(".jnl")?.parse().ok()?;
-        Some((number, path))
-    });
-    numbered.max_by_key(|(number, _)| *number).map(|(_, path)| path)
+fn read_written(path: &Path) -> io::Result<Vec<u8>> {
+    let length = written_bytes(path)?;
+    let mut written = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    File::open(path)?.take(length).read_to_end(&mut written)?;
+    Ok(written)
 }
 
 /// The length without the zeros that were put there beforehand.
 fn written_bytes(path: &Path) -> io::Result<u64> {
     const STEP: u64 = 64 * 1024;
+    const ZEROS: [u8; STEP as usize] = [0; STEP as usize];
     let mut file = File::open(path)?;
     let mut end = file.metadata()?.len();
     let mut block = Vec::new();
@@ -83,6 +139,11 @@ fn written_bytes(path: &Path) -> io::Result<u64> {
         file.seek(SeekFrom::Start(start))?;
         block.clear();
         Read::by_ref(&mut file).take(end - start).read_to_end(&mut block)?;
+        // nearly all of it, and compared as a whole that costs next to nothing
+        if block == ZEROS[..block.len()] {
+            end = start;
+            continue;
+        }
         if let Some(last) = block.iter().rposition(|byte| *byte != 0) {
             return Ok(start + last as u64 + 1);
         }

@@ -3,7 +3,10 @@
 //! One suite per trait of `courant-connectors`, the same code for the embedded engine and for the real servers. A
 //! crate of its own, apart from the end-to-end tests, so that a change to a connector is tried without building the
 //! product around it.
+//!
+//! [`crash`]: a process that writes to the embedded engine until it is killed, and what must be there afterwards.
 
+pub mod crash;
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 pub mod live;
 pub mod log;

@@ -2,10 +2,11 @@
 //!
 //! - `chunk`: records on disk; `topic`: chunks by partition and offset; `append`: what the committer adds.
 //! - `read`: reading partitions; `groups`: who of a group reads which; `consumer`: a member of a group.
-//! - `admin`: topics come and go; `sweep`: retention.
+//! - `admin`: topics come and go; `sweep`: retention; `check`: whether all agrees.
 
 mod admin;
 mod append;
+mod check;
 mod chunk;
 mod consumer;
 mod groups;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::super::shared::open_keyspace;
+use super::super::space::TopicSpace;
 use super::chunk::{ChunkCursor, decode_header};
 use super::read_error;
 use crate::log::{LogError, Result, Topic, TopicPartition, TopicSpec, Watermarks};
@@ -62,6 +63,22 @@ impl StoredTopic {
 
     pub(in crate::embedded) fn name(&self) -> &Topic {
         &self.spec.name
+    }
+
+    pub(in crate::embedded) fn chunks(&self) -> &Keyspace {
+        &self.chunks
+    }
+
+    pub(in crate::embedded) fn space(&self) -> TopicSpace {
+        let held = |ends: &PartitionEnds| {
+            ends.high.load(Ordering::Acquire).saturating_sub(ends.low.load(Ordering::Acquire))
+        };
+        TopicSpace {
+            name: self.spec.name.to_string(),
+            partitions: self.spec.partitions,
+            records: self.partitions.iter().map(held).sum(),
+            bytes: self.chunks.disk_space(),
+        }
     }
 
     pub(super) fn partition_count(&self) -> u32 {

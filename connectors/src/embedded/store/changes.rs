@@ -235,6 +235,12 @@ impl ShardReader for Reader {
     }
 }
 
+/// The numbers of the changes in one entry.
+pub(super) fn entry_numbers(key: &[u8], value: &[u8]) -> Result<std::ops::Range<u64>> {
+    let first = first_number(key)?;
+    Ok(first..first + decode(value)?.len() as u64)
+}
+
 fn decode(bytes: &[u8]) -> Result<Vec<StoredChange>> {
     postcard::from_bytes(bytes).map_err(|error| damaged(&format!("changes cannot be read: {error}")))
 }

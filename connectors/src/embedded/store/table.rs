@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::group::Group;
 use super::super::shared::open_keyspace;
+use super::super::space::{IndexSpace, TableSpace};
 use super::changes::{Numbering, StoredChange};
 use super::encoding::{check_key, encode_item, index_key};
 use crate::store::{
@@ -28,7 +29,7 @@ pub(in crate::embedded) struct Table {
     pub(super) rows: Keyspace,
     pub(super) indexes: Vec<Index>,
     /// By the second at which rows end, for the sweeper.
-    expiry: Option<Keyspace>,
+    pub(super) expiry: Option<Keyspace>,
     pub(super) changes: Option<Keyspace>,
     pub(super) numbering: Arc<Numbering>,
     /// Set by the committer, which then refuses what was on its way.
@@ -77,9 +78,25 @@ impl Table {
         &self.schema.name
     }
 
-    pub(super) fn keyspaces(&self) -> impl Iterator<Item = &Keyspace> {
+    pub(in crate::embedded) fn keyspaces(&self) -> impl Iterator<Item = &Keyspace> {
         let indexes = self.indexes.iter().map(|index| &index.rows);
         std::iter::once(&self.rows).chain(indexes).chain(&self.expiry).chain(&self.changes)
+    }
+
+    pub(in crate::embedded) fn space(&self) -> TableSpace {
+        let bytes_of = |keyspace: &Option<Keyspace>| keyspace.as_ref().map_or(0, Keyspace::disk_space);
+        let indexes = self
+            .indexes
+            .iter()
+            .map(|index| IndexSpace { name: index.schema.name.to_string(), bytes: index.rows.disk_space() });
+        TableSpace {
+            name: self.schema.name.to_string(),
+            rows_at_most: self.rows.approximate_len() as u64,
+            rows_bytes: self.rows.disk_space(),
+            indexes: indexes.collect(),
+            expiry_bytes: bytes_of(&self.expiry),
+            changes_bytes: bytes_of(&self.changes),
+        }
     }
 
     pub(super) fn index(&self, name: &Name) -> Result<&Index> {
@@ -173,7 +190,7 @@ impl Table {
         }
     }
 
-    fn projected(&self, index: &IndexSchema, item: &Item) -> Item {
+    pub(super) fn projected(&self, index: &IndexSchema, item: &Item) -> Item {
         match index.projection {
             Projection::All => item.clone(),
             Projection::KeysOnly => {
@@ -204,6 +221,6 @@ impl Table {
     }
 }
 
-fn expiry_key(end: u64, row: &[u8]) -> Vec<u8> {
+pub(super) fn expiry_key(end: u64, row: &[u8]) -> Vec<u8> {
     [&end.to_be_bytes()[..], row].concat()
 }

@@ -1,0 +1,172 @@
+//! The journal as the engine below writes it, read before it is opened.
+//!
+//! Opening replays the journal up to the first batch that it does not understand and cuts off the rest. That is right
+//! for the end of a process that was killed, and wrong for damage in the middle: what was acknowledged behind it would
+//! be gone without a word. Here the two are told apart, so that the one is cut off and said, and the other refused.
+//!
+//! A batch is `1, count: u32, sequence: u64`, so many items, and `3, checksum: u64, "FJL\x03"`, all little-endian; the
+//! checksum is of the items only, so sequences are checked by their order. The rest of the file are zeros. The format
+//! is fjall's 3.x, whose files say so in their version; a test reads a journal of the version in use.
+
+use std::hash::Hasher;
+
+use xxhash_rust::xxh3::Xxh3;
+
+const START: u8 = 1;
+const ITEM: u8 = 2;
+const END: u8 = 3;
+const CLEAR: u8 = 4;
+/// The last bytes of a batch. None is zero, so the end of what was written is the last byte that is not.
+const TRAILER: &[u8] = b"FJL\x03";
+/// What the operating system writes as a whole.
+const PAGE: usize = 4096;
+/// So many zeros in front of a page are there because it was not written, and not by chance.
+const TORN_ZEROS: usize = 16;
+
+/// What a journal's bytes turn out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// Batches and nothing else, up to this sequence.
+    Whole {
+        last_sequence: Option<u64>,
+    },
+    /// Whole batches up to `at`, and then the beginning of one whose writer was stopped.
+    Incomplete {
+        at: usize,
+        last_sequence: Option<u64>,
+    },
+    Damaged {
+        at: usize,
+    },
+}
+
+/// Reads a journal, without the zeros behind what was written. Sequences go on from `before`.
+pub(super) fn read(written: &[u8], before: Option<u64>) -> Reading {
+    let mut at = 0;
+    let mut last_sequence = before;
+    while at < written.len() {
+        match batch(&written[at..]) {
+            Some(batch) if follows(batch.sequence, last_sequence) => {
+                at += batch.length;
+                last_sequence = Some(batch.sequence);
+            }
+            Some(_) => return Reading::Damaged { at },
+            None if is_unfinished(&written[at..], at) => return Reading::Incomplete { at, last_sequence },
+            None => return Reading::Damaged { at },
+        }
+    }
+    Reading::Whole { last_sequence }
+}
+
+/// Whether a sequence can come after another. They only grow, and no engine lives to make them grow that far at once.
+fn follows(sequence: u64, last: Option<u64>) -> bool {
+    const FAR: u64 = 1 << 40;
+    let last = last.map_or(0, |last| last + 1);
+    (last..last + FAR).contains(&sequence)
+}
+
+/// Whether the writer of these bytes, which are no whole batch, was stopped before it had finished and synced.
+///
+/// A killed process leaves the beginning of a batch. After a loss of power any pages written since the last sync may be
+/// missing, also in front of others that are there. A batch with its end and without such a hole was once whole.
+fn is_unfinished(rest: &[u8], starts_at: usize) -> bool {
+    let was_whole = rest.ends_with(TRAILER) || has_garbled_trailer(rest) || has_whole_batch(rest);
+    has_missing_page(rest, starts_at) || !was_whole
+}
+
+/// Zeros up to where a page begins.
+fn has_missing_page(rest: &[u8], starts_at: usize) -> bool {
+    let first = PAGE - starts_at % PAGE;
+    (first..rest.len()).step_by(PAGE).any(|page| {
+        let zeros = rest[..page].iter().rev().take_while(|byte| **byte == 0).count();
+        zeros >= TORN_ZEROS.min(page)
+    })
+}
+
+/// A batch up to its checksum, and then something else than the beginning of a trailer.
+fn has_garbled_trailer(rest: &[u8]) -> bool {
+    without_trailer(rest).is_some_and(|(_, trailer)| !TRAILER.starts_with(trailer))
+}
+
+/// Whether a batch that can be read stands behind an end somewhere in here.
+fn has_whole_batch(rest: &[u8]) -> bool {
+    let ends = rest.windows(TRAILER.len()).enumerate().filter(|(_, bytes)| *bytes == TRAILER);
+    let mut starts = ends.map(|(at, _)| at + TRAILER.len());
+    starts.any(|start| batch(&rest[start..]).is_some())
+}
+
+struct Batch {
+    length: usize,
+    sequence: u64,
+}
+
+/// The batch at the beginning of these bytes, if it is whole.
+fn batch(bytes: &[u8]) -> Option<Batch> {
+    let (sequence, trailer) = without_trailer(bytes)?;
+    let rest = trailer.strip_prefix(TRAILER)?;
+    Some(Batch { length: bytes.len() - rest.len(), sequence })
+}
+
+/// Its sequence and what comes behind its checksum.
+fn without_trailer(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut reader = Bytes(bytes);
+    (reader.u8()? == START).then_some(())?;
+    let (count, sequence) = (reader.u32()?, reader.u64()?);
+    let mut checksum = Xxh3::new();
+    for _ in 0..count {
+        let item = reader.0;
+        match reader.u8()? {
+            ITEM => reader.pass_item()?,
+            CLEAR => reader.pass(size_of::<u64>())?,
+            _ => return None,
+        }
+        checksum.update(&item[..item.len() - reader.0.len()]);
+    }
+    (reader.u8()? == END).then_some(())?;
+    (reader.u64()? == checksum.finish()).then_some(())?;
+    Some((sequence, reader.0))
+}
+
+/// What is left to be read.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn pass(&mut self, count: usize) -> Option<()> {
+        self.take(count).map(|_| ())
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_le_bytes(self.take(2)?.try_into().ok()?))
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+
+    /// An item behind its tag: kind, compression, keyspace, three lengths, key and value. Whole values of bytes that
+    /// mean something are the checksum's concern, except for what the engine below would stumble over before that.
+    fn pass_item(&mut self) -> Option<()> {
+        let (kind, compression) = (self.u8()?, self.u8()?);
+        // a value or one of two tombstones, and never compressed, since that is switched off for the journal
+        (kind <= 2 && compression == 0).then_some(())?;
+        self.pass(size_of::<u64>())?;
+        let (key, value, on_disk) = (self.u16()?, self.u32()?, self.u32()?);
+        (value == on_disk).then_some(())?;
+        self.pass(usize::from(key))?;
+        self.pass(on_disk as usize)
+    }
+}
