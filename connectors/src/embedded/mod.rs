@@ -67,6 +67,10 @@ const JOURNAL_BYTES: u64 = 256 << 20;
 const OPEN_TRIES: u32 = 4;
 const OPEN_PAUSE: Duration = Duration::from_millis(100);
 
+/// Threads that write full memory tables to files and tidy the files up. More than cores: while some tidy up for long,
+/// another must be free to empty memory, or writers wait.
+const WORKERS: usize = 4;
+
 /// An open folder. Handles of store and log are made by sharing it: `Arc<Engine>` is an `Arc<dyn Store>` and an
 /// `Arc<dyn Log>`.
 pub struct Engine {
@@ -103,6 +107,7 @@ impl Engine {
         let builder = Database::builder(&folder)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES)
+            .worker_threads(WORKERS)
             // the committer says when, in one place
             .manual_journal_persist(true)
             // what is synced is small or incompressible more often than not; files are compressed later
