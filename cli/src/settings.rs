@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use courant_connectors::connections::Connections;
 use courant_edge::EdgeConfig;
 use courant_pipeline::Services;
 use courant_pipeline::config::{Loaded, Loader, Section, Style};
@@ -82,7 +83,8 @@ pub enum LogFormat {
 }
 
 /// Top-level tables beside `[[pipeline]]`.
-const SECTIONS: [Section; 3] = [
+const SECTIONS: [Section; 4] = [
+    Section::of::<Connections>("connections"),
     Section::of::<EdgeConfig>("edge"),
     Section::of::<RuntimeConfig>("runtime"),
     Section::of::<LoggingConfig>("logging"),
@@ -181,6 +183,55 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    use courant_connectors::connections::{EmbeddedConnection, LiveConnection, StoreConnection};
+
+    fn load(text: &str, variables: &[(&str, &str)]) -> Result<Connections, String> {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        match loader().load_str("x.toml", text, variables) {
+            Ok(loaded) => Ok(loaded.section("connections")),
+            Err(wrong) => Err(wrong.render(Style::Plain)),
+        }
+    }
+
+    #[test]
+    fn connections_come_from_defaults_file_and_environment() {
+        assert_eq!(load("", &[]).unwrap(), Connections::default());
+        let file = "[connections.live]\nkind = 'redis'\nurl = 'redis://a'\n";
+        let loaded = load(file, &[("COURANT_CONNECTIONS__STORE__PATH", "elsewhere")]).unwrap();
+        let elsewhere = EmbeddedConnection { path: "elsewhere".into() };
+        assert_eq!(loaded.store, StoreConnection::Embedded(elsewhere));
+        assert!(matches!(loaded.live, LiveConnection::Redis(redis) if redis.url == "redis://a"));
+        assert_eq!(loaded.log, Connections::default().log);
+
+        let server = [
+            ("COURANT_CONNECTIONS__STORE__KIND", "dynamodb"),
+            ("COURANT_CONNECTIONS__STORE__TABLE_PREFIX", "dev_"),
+        ];
+        let loaded = load("", &server).unwrap();
+        assert!(matches!(loaded.store, StoreConnection::DynamoDb(store) if store.table_prefix == "dev_"));
+    }
+
+    #[test]
+    fn a_mistake_in_a_connection_is_shown_with_what_was_meant() {
+        let wrong = |text: &str| load(text, &[]).unwrap_err();
+        let prefix = wrong("[connections.store]\nkind = 'dynamodb'\ntable_prefx = 'dev_'\n");
+        assert!(prefix.contains("x.toml:3:1") && prefix.contains("did you mean `table_prefix`?"), "{prefix}");
+        let kind = wrong("[connections.log]\nkind = 'kafca'\n");
+        assert!(kind.contains("`kafca` is not a value of `kind`") && kind.contains("kafka"), "{kind}");
+        let missing = wrong("[connections.log]\nkind = 'kafka'\n");
+        assert!(missing.contains("missing key `brokers`"), "{missing}");
+        let other = wrong("[connections.live]\nkind = 'embedded'\nurl = 'redis://u:hunter2@h'\n");
+        assert!(other.contains("unknown key `url`") && !other.contains("hunter2"), "{other}");
+    }
+
+    #[test]
+    fn the_schema_knows_connections() {
+        let schema = serde_json::to_string(loader().schema().as_value()).unwrap();
+        for told in ["connections", "table_prefix", "eu-central-1", "One process per folder"] {
+            assert!(schema.contains(told), "{told}");
+        }
+    }
 
     /// Runs itself again with such variables, since a process should not change its own.
     #[test]

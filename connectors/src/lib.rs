@@ -10,9 +10,11 @@
 //! - [`dynamodb`]: the store on DynamoDB, or on what speaks its protocol.
 //! - [`kafka`]: the log on Apache Kafka.
 //! - [`redis`]: live state on Redis.
+//! - [`connections`]: the configuration that says where store, log and live state are.
 //! - [`files`]: what lives in a folder of its own on the local disk: dead letters, kept positions, JSON lines.
 
 pub mod capability;
+pub mod connections;
 pub mod dynamodb;
 pub mod embedded;
 pub mod files;

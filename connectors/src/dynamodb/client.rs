@@ -23,6 +23,10 @@ use crate::store::StoreError;
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// Servers close connections that nobody uses, often after a minute. A write that is sent at that moment has an
+/// unknown outcome, so connections are given up well before.
+const LONGEST_IDLE: Duration = Duration::from_secs(20);
+
 /// One client per way of trying again; they share connections and the budget of retries.
 #[derive(Debug, Clone)]
 pub(super) struct Clients {
@@ -92,7 +96,7 @@ fn region(config: &DynamoDbConfig) -> Option<Region> {
 }
 
 fn http_client(endpoint: Option<&str>) -> SharedHttpClient {
-    let builder = Builder::new();
+    let builder = Builder::new().pool_idle_timeout(LONGEST_IDLE);
     if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
         builder.build_http()
     } else {

@@ -4,29 +4,37 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::connections::span;
 
 /// How to reach DynamoDB. Credentials come from where the AWS tools find them: the environment, a profile,
 /// the role of the machine or of the container. They cannot be written here, so that they are never kept in a
 /// file that is shared.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DynamoDbConfig {
     /// The address of a server that speaks DynamoDB's protocol, such as `"http://127.0.0.1:8000"`. Left out,
     /// it is AWS in the region.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// Such as `"eu-central-1"`. Left out, it is what the environment or the profile says.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
     /// Put before every table's name, so that several installations can share an account.
     pub table_prefix: String,
     /// To make a connection.
     #[serde(with = "span")]
+    #[schemars(with = "String")]
     pub connect_timeout: Duration,
     /// For one try to be answered. A write that takes longer may or may not have happened.
     #[serde(with = "span")]
+    #[schemars(with = "String")]
     pub attempt_timeout: Duration,
     /// For a call with all its tries and the pauses between them.
     #[serde(with = "span")]
+    #[schemars(with = "String")]
     pub operation_timeout: Duration,
     /// Tries of one call, the first included. What may not happen twice is tried again only if it was
     /// refused.
@@ -70,28 +78,6 @@ fn without_user(endpoint: &str) -> String {
             format!("{scheme}://{host}")
         }
         None => endpoint.rsplit_once('@').map_or(endpoint, |(_, host)| host).to_owned(),
-    }
-}
-
-/// Lengths of time as people write them: `"250ms"`, `"1m 30s"`.
-mod span {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&humantime::format_duration(*span))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let span = humantime::parse_duration(&text).map_err(|_| {
-            de::Error::custom(format!("`{text}` is not a length of time; write one like \"250ms\" or \"5s\""))
-        })?;
-        if span.is_zero() {
-            return Err(de::Error::custom("nothing happens in no time; write a length of time above zero"));
-        }
-        Ok(span)
     }
 }
 

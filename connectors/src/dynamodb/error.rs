@@ -9,7 +9,7 @@ use std::error::Error;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 
 use super::attempts::{Attempts, never_connected};
-use crate::store::{Name, StoreError};
+use crate::store::{Name, Remedy, StoreError};
 
 /// What was being done when an error came.
 #[derive(Debug, Clone)]
@@ -56,9 +56,9 @@ impl Doing {
         attempts: &Attempts,
     ) -> StoreError {
         match self.refusal(error) {
-            // Refusing a later try says nothing about an earlier one.
-            Some(StoreError::Throttled(cause)) if attempts.may_have_happened() => {
-                StoreError::UnknownOutcome(cause)
+            // Refusing a later try says nothing about an earlier one, unless all would be refused alike.
+            Some(refusal) if refusal.remedy() == Remedy::Retry && attempts.may_have_happened() => {
+                StoreError::UnknownOutcome(format!("an earlier try was not answered, and now {refusal}"))
             }
             Some(refusal) => refusal,
             None if attempts.may_have_happened() => StoreError::UnknownOutcome(self.said(cause(error))),
@@ -76,7 +76,7 @@ impl Doing {
 
     fn said(&self, what: impl std::fmt::Display) -> String {
         let Self { operation, table, .. } = self;
-        format!("{operation} on table '{table}': {what}")
+        format!("table '{table}': {operation}: {what}")
     }
 
     /// What the server said, if it answered and did not merely fail.

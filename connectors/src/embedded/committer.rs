@@ -9,11 +9,13 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use fjall::Database;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::group::Group;
@@ -23,6 +25,8 @@ use crate::store::Durability;
 const WAITING_KIB: u32 = 256 * 1024;
 /// A group is closed at this size, so that one sync stays short and memory bounded.
 const GROUP_BYTES: usize = 16 * 1024 * 1024;
+/// The part of the last group's time that may be spent waiting for the next one to fill up.
+const PATIENCE: u32 = 8;
 
 /// A piece of work for the committer.
 pub(super) trait Job: Send {
@@ -67,7 +71,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
         // a panic while it was held left a queue that is still a queue
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,7 +86,14 @@ pub(super) struct Committer {
 impl Committer {
     pub(super) fn start(database: Database, folder: String, clock: Clock) -> std::io::Result<Self> {
         let waiting = Arc::new(Waiting { queue: Mutex::default(), not_empty: Condvar::new() });
-        let worker = Worker { waiting: Arc::clone(&waiting), database, folder, clock, failed: None };
+        let worker = Worker {
+            waiting: Arc::clone(&waiting),
+            database,
+            folder,
+            clock,
+            failed: None,
+            last: LastGroup::default(),
+        };
         let thread = std::thread::Builder::new().name("courant-commit".into()).spawn(move || worker.run())?;
         let memory = Arc::new(Semaphore::new(WAITING_KIB as usize));
         Ok(Self { waiting, memory, thread: Mutex::new(Some(thread)) })
@@ -123,20 +134,31 @@ struct Worker {
     folder: String,
     clock: Clock,
     failed: Option<String>,
+    last: LastGroup,
+}
+
+/// What the next group is likely to be like.
+#[derive(Default)]
+struct LastGroup {
+    jobs: usize,
+    took: Duration,
 }
 
 impl Worker {
     fn run(mut self) {
         while let Some(jobs) = self.next() {
+            self.last.jobs = jobs.len();
+            let started = Instant::now();
             let (ordered, synced) =
                 jobs.into_iter().partition(|(job, _)| job.durability() == Durability::Ordered);
             for (durability, jobs) in [(Durability::Ordered, ordered), (Durability::Synced, synced)] {
                 self.commit(jobs, durability);
             }
+            self.last.took = started.elapsed();
         }
     }
 
-    /// Waits for jobs and takes as many as fit in a group; `None` once closed and empty.
+    /// Waits for jobs; `None` once closed and empty.
     fn next(&self) -> Option<Jobs> {
         let mut queue = self.waiting.lock();
         while queue.jobs.is_empty() {
@@ -145,17 +167,21 @@ impl Worker {
             }
             queue = self.waiting.not_empty.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
-        let mut bytes = 0;
-        let fits = queue.jobs.iter().take_while(|(job, _)| {
-            let fits = bytes < GROUP_BYTES;
-            bytes += job.bytes();
-            fits
-        });
-        let count = fits.count();
-        if count == queue.jobs.len() {
-            return Some(std::mem::take(&mut queue.jobs).into());
+        let queue = self.wait_for_the_others(queue);
+        Some(take_group(queue))
+    }
+
+    /// Callers that were answered together come back together, but not at the same moment. Taking the first of them alone
+    /// would make the rest wait for a sync that could have been theirs; waiting costs a small part of that.
+    fn wait_for_the_others<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        let patience = self.last.took / PATIENCE;
+        let started = Instant::now();
+        while queue.jobs.len() < self.last.jobs && queue.closed.is_none() && started.elapsed() < patience {
+            drop(queue);
+            std::thread::yield_now();
+            queue = self.waiting.lock();
         }
-        Some(queue.jobs.drain(..count).collect())
+        queue
     }
 
     fn commit(&mut self, mut jobs: Jobs, durability: Durability) {
@@ -168,7 +194,7 @@ impl Worker {
         }
         // A panic in here is a bug; it must not leave callers waiting or half a group behind.
         let committed = catch_unwind(AssertUnwindSafe(|| {
-            let mut group = Group::new(self.clock.unix_millis());
+            let mut group = Group::new(self.clock.unix_millis(), jobs.len());
             for (job, _) in &mut jobs {
                 job.decide(&mut group);
             }
@@ -197,9 +223,24 @@ impl Worker {
         let failed = CommitError::Failed { folder: self.folder.clone(), error: error.to_owned() };
         tracing::error!(folder = self.folder, error, "the embedded engine cannot write");
         self.failed = Some(failed.to_string());
-        self.waiting.lock().closed = self.failed.clone();
+        self.waiting.lock().closed.clone_from(&self.failed);
         failed
     }
 }
 
 type Jobs = Vec<(Box<dyn Job>, OwnedSemaphorePermit)>;
+
+/// As many of the waiting jobs as fit in a group.
+fn take_group(mut queue: MutexGuard<'_, Queue>) -> Jobs {
+    let mut bytes = 0;
+    let fits = queue.jobs.iter().take_while(|(job, _)| {
+        let fits = bytes < GROUP_BYTES;
+        bytes += job.bytes();
+        fits
+    });
+    let count = fits.count();
+    if count == queue.jobs.len() {
+        return std::mem::take(&mut queue.jobs).into();
+    }
+    queue.jobs.drain(..count).collect()
+}

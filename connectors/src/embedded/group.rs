@@ -5,24 +5,35 @@
 //! with [`Durability::Synced`] it is on disk before it becomes visible.
 
 use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode, Slice};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use super::log::LogAppends;
 use super::store::StoreChanges;
 use crate::store::Durability;
 
+/// What rows will be, by key; `None` for those that will be gone.
+type RowWrites = FxHashMap<Vec<u8>, Option<Slice>>;
+
 pub(super) struct Group {
     /// Milliseconds since 1970 for everything in the group.
     pub(super) now: u64,
+    /// How many jobs will be decided, as a first guess at the number of rows.
+    jobs: usize,
     /// One map per keyspace that is written to; a handful at most, so they are searched one by one.
-    writes: Vec<(Keyspace, FxHashMap<Vec<u8>, Option<Slice>>)>,
+    writes: Vec<(Keyspace, RowWrites)>,
     pub(super) changes: StoreChanges,
     pub(super) appends: LogAppends,
 }
 
 impl Group {
-    pub(super) fn new(now: u64) -> Self {
-        Self { now, writes: Vec::new(), changes: StoreChanges::default(), appends: LogAppends::default() }
+    pub(super) fn new(now: u64, jobs: usize) -> Self {
+        Self {
+            now,
+            jobs,
+            writes: Vec::new(),
+            changes: StoreChanges::default(),
+            appends: LogAppends::default(),
+        }
     }
 
     pub(super) fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>, fjall::Error> {
@@ -41,10 +52,11 @@ impl Group {
         self.writes_to(keyspace).insert(key, None);
     }
 
-    fn writes_to(&mut self, keyspace: &Keyspace) -> &mut FxHashMap<Vec<u8>, Option<Slice>> {
+    fn writes_to(&mut self, keyspace: &Keyspace) -> &mut RowWrites {
         let known = self.writes.iter().position(|(written, _)| written.id() == keyspace.id());
         let index = known.unwrap_or_else(|| {
-            self.writes.push((keyspace.clone(), FxHashMap::default()));
+            let rows = RowWrites::with_capacity_and_hasher(self.jobs, FxBuildHasher);
+            self.writes.push((keyspace.clone(), rows));
             self.writes.len() - 1
         });
         &mut self.writes[index].1

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
 use rustc_hash::FxHashMap;
 
 use super::clock::Clock;
@@ -83,9 +83,14 @@ impl Shared {
 /// journal's limit bounds all trees together.
 pub(super) fn open_keyspace(database: &Database, name: &str) -> Result<Keyspace, fjall::Error> {
     const IN_MEMORY_BYTES: u64 = 32 << 20;
+    // What a group appends or changes is one large value, written once and read in order: kept out of the tree, it is
+    // not copied again whenever the tree is tidied up.
+    let has_large_values = name.ends_with(".chunks") || name.ends_with(".changes");
     let options = || {
-        let options = KeyspaceCreateOptions::default().max_memtable_size(IN_MEMORY_BYTES);
-        options.manual_journal_persist(true) // the committer says when, in one place
+        KeyspaceCreateOptions::default()
+            .max_memtable_size(IN_MEMORY_BYTES)
+            .manual_journal_persist(true) // the committer says when, in one place
+            .with_kv_separation(has_large_values.then(KvSeparationOptions::default))
     };
     database.keyspace(name, options)
 }

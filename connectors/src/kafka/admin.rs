@@ -1,7 +1,7 @@
 //! Making topics and looking at how they are made.
 //!
-//! A client for administration is made for each call and dropped after it: such calls are rare, and librdkafka
-//! collects what an idle client notices until somebody asks for it, which nobody would.
+//! A client for administration is made for each call and dropped after it: such calls are rare, and
+//! librdkafka collects what an idle client notices until somebody asks for it, which nobody would.
 
 use std::time::Duration;
 
@@ -50,8 +50,8 @@ impl Administration<'_> {
         Ok(TopicCreated::New { warnings })
     }
 
-    /// A single broker is a machine for development, where one copy is all there can be: said, not refused. Fewer
-    /// brokers than copies in a cluster is a mistake.
+    /// A single broker is a machine for development, where one copy is all there can be: said, not refused.
+    /// Fewer brokers than copies in a cluster is a mistake.
     async fn replication_for(&self, spec: &TopicSpec) -> Result<(i32, Vec<String>)> {
         let brokers = self.questions.broker_count().await?;
         if usize::from(spec.replication) <= brokers {
@@ -60,7 +60,7 @@ impl Administration<'_> {
         let (wanted, name) = (spec.replication, &spec.name);
         if brokers > 1 {
             return Err(LogError::Invalid(format!(
-                "topic '{name}' wants {wanted} copies and the cluster has {brokers} brokers; ask for at most that"
+                "topic '{name}' wants {wanted} copies and the cluster has {brokers} brokers; ask for no more"
             )));
         }
         Ok((1, vec![format!("topic '{name}' has 1 copy and not {wanted}: the cluster has a single broker")]))
@@ -161,7 +161,10 @@ impl std::ops::Deref for DroppedElsewhere {
 impl Drop for DroppedElsewhere {
     fn drop(&mut self) {
         let admin = self.0.take();
-        tokio::task::spawn_blocking(move || drop(admin));
+        // a runtime that ends drops what it ran outside of itself
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(move || drop(admin));
+        }
     }
 }
 

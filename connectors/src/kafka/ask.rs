@@ -1,8 +1,8 @@
 //! Questions to the cluster that change nothing in it.
 //!
 //! librdkafka answers them by blocking, so each is asked on a blocking thread and gives up after the request
-//! time-out. One client without a group asks them all; what belongs to a group is asked by a client of that group
-//! that lives for one question and never joins.
+//! time-out. One client without a group asks them all; what belongs to a group is asked by a client of that
+//! group that lives for one question and never joins.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -91,8 +91,8 @@ impl Questions {
         Ok(shape)
     }
 
-    /// The topic's partitions, of which there are some. That there is no such topic stops pipelines, so it is asked
-    /// again: a broker that has not heard of a new topic yet says the same.
+    /// The topic's partitions, of which there are some. That there is no such topic stops pipelines, so it is
+    /// asked again: a broker that has not heard of a new topic yet says the same.
     pub(super) async fn partitions(&self, topic: &Topic) -> Result<u32> {
         for pause in ASK_AGAIN_FOR_A_TOPIC {
             if let Some(shape) = self.topic(topic).await? {

@@ -1,8 +1,9 @@
 //! How to reach a Kafka cluster, and which of librdkafka's settings are ours to fix.
 //!
-//! What the guarantees of [`Kafka`](super::Kafka) rest on is set here and refused in [`KafkaConfig::settings`]; the
-//! rest of librdkafka's settings is open to whoever runs the cluster. Passwords are named by where they are (an
-//! environment variable or a file) and never by themselves, so that no configuration that is printed has one.
+//! What the guarantees of [`Kafka`](super::Kafka) rest on is set here and refused in
+//! [`KafkaConfig::settings`]; the rest of librdkafka's settings is open to whoever runs the cluster.
+//! Passwords are named by where they are (an environment variable or a file) and never by themselves, so that
+//! no configuration that is printed has one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,18 +11,21 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use crate::connections::span;
 use crate::log::{LogError, Result};
 
 /// Settings that carry a promise, with the promise. They cannot be given in `settings`.
-const FIXED: [(&str, &str); 14] = [
+const FIXED: [(&str, &str); 15] = [
     ("bootstrap.servers", "it is 'brokers'"),
     ("client.id", "it is 'client_id'"),
     ("session.timeout.ms", "it is 'session_timeout'"),
     ("security.protocol", "it is 'security.protocol'"),
     ("sasl.password", "secrets come from 'security.password_env' or 'security.password_file'"),
     ("group.id", "it is the subscription's group"),
+    ("allow.auto.create.topics", "a topic that nobody created is a mistake to be told"),
     ("enable.auto.commit", "an offset is committed when its record is done with"),
     ("enable.auto.offset.store", "an offset is committed when its record is done with"),
     ("enable.idempotence", "without it retries reorder and double records"),
@@ -32,10 +36,11 @@ const FIXED: [(&str, &str); 14] = [
     ("message.timeout.ms", "a record that is given up would let later ones of its key overtake it"),
 ];
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaConfig {
-    /// Where to find the cluster: `host:port`, several separated by commas. One that answers names the others.
+    /// Where to find the cluster: `host:port`, several separated by commas. One that answers names the
+    /// others.
     pub brokers: String,
     /// How this client is called in the brokers' logs, quotas and metrics.
     #[serde(default = "default_client_id")]
@@ -43,13 +48,16 @@ pub struct KafkaConfig {
     #[serde(default)]
     pub security: Security,
     /// How long a call waits for an answer. A produce call may need two: one for room, one for the brokers.
-    #[serde(default = "default_request_timeout", with = "time_span")]
+    #[serde(default = "default_request_timeout", with = "span")]
+    #[schemars(with = "String")]
     pub request_timeout: Duration,
     /// A member that is silent for this long has its partitions given to others. The brokers limit it to 6s–30m.
-    #[serde(default = "default_session_timeout", with = "time_span")]
+    #[serde(default = "default_session_timeout", with = "span")]
+    #[schemars(with = "String")]
     pub session_timeout: Duration,
     /// How long the holder of a partition that moves may take to finish and commit. It loses it after that.
-    #[serde(default = "default_handover_timeout", with = "time_span")]
+    #[serde(default = "default_handover_timeout", with = "span")]
+    #[schemars(with = "String")]
     pub handover_timeout: Duration,
     /// Further settings of librdkafka by its names, such as `compression.type`.
     #[serde(default)]
@@ -57,22 +65,27 @@ pub struct KafkaConfig {
 }
 
 /// How to prove who we are, and whom we trust.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Security {
     pub protocol: Protocol,
     /// `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`, with the `sasl-` protocols.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mechanism: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
     /// The environment variable that holds the password.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub password_env: Option<String>,
     /// The file that holds the password; a line end after it does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
     /// Certificates to trust, as PEM; the system's if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     #[default]
@@ -99,6 +112,9 @@ impl KafkaConfig {
     /// What every client of the cluster is made with. Reads the password.
     pub(super) fn client(&self) -> Result<ClientConfig> {
         let mut client = ClientConfig::new();
+        client.set("socket.timeout.ms", millis(self.request_timeout));
+        // Reconnecting to a cluster that was away: soon, as it is the event log, but not in a tight loop.
+        client.set("reconnect.backoff.max.ms", "2000");
         for (name, value) in &self.settings {
             if let Some((_, why)) = FIXED.iter().find(|(fixed, _)| fixed == name) {
                 return Err(LogError::Invalid(format!(
@@ -109,11 +125,7 @@ impl KafkaConfig {
         }
         client.set("bootstrap.servers", &self.brokers);
         client.set("client.id", &self.client_id);
-        client.set("socket.timeout.ms", millis(self.request_timeout));
-        // A topic that nobody created is a mistake to be told, not a topic with the broker's defaults.
         client.set("allow.auto.create.topics", "false");
-        // Reconnecting to a cluster that was away: soon, as it is the event log, but not in a tight loop.
-        client.set("reconnect.backoff.max.ms", "2000");
         client.set_log_level(RDKafkaLogLevel::Warning);
         self.security.apply(&mut client)?;
         Ok(client)
@@ -176,7 +188,7 @@ fn require(features: &str, feature: &str, wanted: &str) -> Result<()> {
         return Ok(());
     }
     Err(LogError::Invalid(format!(
-        "this build cannot speak {wanted} to Kafka; build with the feature 'kafka-tls', or use another protocol"
+        "this build cannot speak {wanted} to Kafka; build it with '--features courant-connectors/kafka-tls'"
     )))
 }
 
@@ -214,24 +226,6 @@ const fn default_handover_timeout() -> Duration {
     Duration::from_secs(30)
 }
 
-/// Lengths of time as people write them: `"10s"`.
-mod time_span {
-    use super::{Deserialize, Deserializer, Duration, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&humantime::format_duration(*span))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        humantime::parse_duration(&text).map_err(|_| {
-            de::Error::custom(format!(
-                "'{text}' is not a length of time; write one like \"250ms\" or \"10s\""
-            ))
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,7 +252,7 @@ mod tests {
         let error = serde_json::from_str::<KafkaConfig>(r#"{"brokers": "a:1", "broker": "b"}"#).unwrap_err();
         assert!(error.to_string().contains("unknown field `broker`"), "{error}");
         let error = serde_json::from_str::<KafkaConfig>(r#"{"brokers": "a:1", "request_timeout": "soon"}"#);
-        assert!(error.unwrap_err().to_string().contains("'soon' is not a length of time"));
+        assert!(error.unwrap_err().to_string().contains("`soon` is not a length of time"));
     }
 
     #[test]

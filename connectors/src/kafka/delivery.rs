@@ -237,3 +237,46 @@ impl ProducerContext for Deliveries {
         self.0.room.notify_waiters();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(key: &'static str) -> NewRecord {
+        NewRecord { key: Some(Bytes::from_static(key.as_bytes())), ..NewRecord::default() }
+    }
+
+    #[test]
+    fn only_what_is_on_its_way_is_left_behind() {
+        let (topic, left_behind) = (Topic::from("t"), Arc::<LeftBehind>::default());
+        let records = [record("sent"), record("sent"), record("answered"), record("never sent")];
+        let call = Call::new(&topic, &records, &left_behind);
+        (0..3).for_each(|index| call.on_its_way(index));
+        call.delivered(2, Ok(Appended { partition: 0, offset: 7 }));
+        assert!(!left_behind.holds(&topic, &records[0]), "somebody still waits for it");
+        call.abandon();
+        assert!(left_behind.holds(&topic, &records[0]));
+        assert!(!left_behind.holds(&Topic::from("other"), &records[0]));
+        assert!(!left_behind.holds(&topic, &records[2]) && !left_behind.holds(&topic, &records[3]));
+        call.delivered(0, Ok(Appended { partition: 0, offset: 8 }));
+        assert!(left_behind.holds(&topic, &records[0]), "the second of its key is still missing");
+        call.delivered(1, Err(LogError::EarlierFailed));
+        assert!(!left_behind.holds(&topic, &records[0]));
+    }
+
+    #[test]
+    fn a_failure_is_known_by_its_key_and_answers_keep_their_places() {
+        let (topic, left_behind) = (Topic::from("t"), Arc::<LeftBehind>::default());
+        let records = [record("a"), record("b"), record("c")];
+        let call = Call::new(&topic, &records, &left_behind);
+        (0..2).for_each(|index| call.on_its_way(index));
+        call.delivered(1, Err(LogError::Invalid("no".to_owned())));
+        let mut failed = HashSet::new();
+        call.add_failed_keys(&mut failed);
+        assert_eq!(failed, HashSet::from([Bytes::from_static(b"b")]));
+        let answers = call.take_answers(Duration::from_secs(1));
+        assert!(matches!(answers[0], Err(LogError::UnknownOutcome(_))));
+        assert!(matches!(answers[1], Err(LogError::Invalid(_))));
+        assert!(matches!(answers[2], Err(LogError::Unavailable(_))));
+    }
+}

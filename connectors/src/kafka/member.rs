@@ -1,10 +1,11 @@
 //! Reading partitions, alone or as a member of a group.
 //!
-//! Each reader has a thread that polls librdkafka's shared queue: rebalances and errors arrive there, and records
-//! never do (see [`partitions`](super::partitions)). The thread keeps the membership alive, so a slow holder is not
-//! thrown out; whether pipelines make progress is watched by the runtime. librdkafka's rebalance callback only notes
-//! what is to be done: answering it later, when the holder of a partition has committed, costs no thread and stops
-//! no other partition. `StreamConsumer` was rejected since it runs that callback on a worker of the runtime.
+//! Each reader has a thread that polls librdkafka's shared queue: rebalances and errors arrive there, and
+//! records never do (see [`partitions`](super::partitions)). The thread keeps the membership alive, so a slow
+//! holder is not thrown out; whether pipelines make progress is watched by the runtime. librdkafka's
+//! rebalance callback only notes what is to be done: answering it later, when the holder of a partition has
+//! committed, costs no thread and stops no other partition. `StreamConsumer` was rejected since it runs that
+//! callback on a worker of the runtime.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -194,7 +195,9 @@ impl Consumer for Member {
         // librdkafka itself waits for a coordinator up to the session time-out
         match timeout(self.timeout * 2, commit).await {
             Ok(Ok(Ok(()))) => self.partitions.committed(&news),
-            Ok(Ok(Err(error))) => return Err(from_commit(&error, first)),
+            Ok(Ok(Err(error))) => {
+                return Err(from_commit(&error, first, self.partitions.to_commit(&news).is_ok()));
+            }
             Ok(Err(_)) => return Err(LogError::Unavailable("the process is shutting down".to_owned())),
             Err(_) => return Err(LogError::UnknownOutcome(format!("commit for {first}: no answer in time"))),
         }
@@ -231,8 +234,8 @@ fn commit_until(
                 | Code::RequestTimedOut
                 | Code::BrokerTransportFailure,
             ) => true,
-            // The group has a new generation that this member is about to learn of, keeping its partitions; one that
-            // was thrown out learns that it lost them.
+            // The group has a new generation that this member is about to learn of, keeping its partitions;
+            // one that was thrown out learns that it lost them.
             Some(Code::IllegalGeneration) => {
                 !client.assignment_lost() && partitions.to_commit(offsets).is_ok()
             }
@@ -246,8 +249,12 @@ fn commit_until(
     }
 }
 
-fn from_commit(error: &KafkaError, partition: TopicPartition) -> LogError {
+fn from_commit(error: &KafkaError, partition: TopicPartition, still_held: bool) -> LogError {
     match error.rdkafka_error_code() {
+        // a rebalance that takes long: the partition is ours, and can be committed when it is over
+        Some(Code::IllegalGeneration) if still_held => {
+            LogError::Unavailable(format!("commit for {partition}: the group is still rebalancing"))
+        }
         Some(
             Code::IllegalGeneration | Code::UnknownMemberId | Code::FencedInstanceId | Code::StaleMemberEpoch,
         ) => LogError::NotAssigned(partition),

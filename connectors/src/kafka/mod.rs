@@ -1,12 +1,13 @@
 //! The log on Apache Kafka, through librdkafka.
 //!
-//! Appending is idempotent and answered when every replica in sync has the record ([`produce`]); reading is by
-//! partition, committed by hand, and hands partitions over only when their holder is done ([`member`]). No call
-//! waits longer than the configured time-outs, and none has to be made anew after the brokers were away: librdkafka
-//! connects again by itself. Blocking calls of librdkafka run on blocking threads or on threads of their own.
+//! Appending is idempotent and answered when every replica in sync has the record (`produce`); reading is by
+//! partition, committed by hand, and hands partitions over only when their holder is done (`member`). No call
+//! waits longer than the configured time-outs, and none has to be made anew after the brokers were away:
+//! librdkafka connects again by itself. Blocking calls of librdkafka run on blocking threads or on threads of
+//! their own.
 //!
-//! rdkafka was chosen over clients written in Rust for its idempotent producer, its cooperative rebalancing and the
-//! years it has run against real clusters; kafka-protocol crates leave all of that to their user.
+//! rdkafka was chosen over clients written in Rust for its idempotent producer, its cooperative rebalancing
+//! and the years it has run against real clusters; kafka-protocol crates leave all of that to their user.
 
 mod admin;
 mod ask;
@@ -43,14 +44,14 @@ use partitions::Partitions;
 use produce::Producer;
 use serve::{Service, hold};
 
-/// How soon the last handle's end is noticed.
+/// How soon the end of the handle is noticed.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// What a reader keeps of a partition before it stops fetching; per partition, since each has its own queue.
 const READ_AHEAD_RECORDS: &str = "10000";
 const READ_AHEAD_KILOBYTES: &str = "4096";
 
-/// A Kafka cluster. When the last handle is gone, records on their way are still waited for in the background.
+/// A Kafka cluster. Records that are on their way when it is dropped are still waited for in the background.
 pub struct Kafka {
     config: KafkaConfig,
     client: ClientConfig,
@@ -77,7 +78,10 @@ impl Kafka {
     pub async fn close(mut self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
         let Some(ended) = self.ended.take() else { return Ok(()) };
-        match timeout(self.config.request_timeout + LOOK_UP * 4, ended).await {
+        let waited = timeout(self.config.request_timeout + LOOK_UP * 4, ended).await;
+        // taking the clients apart waits for their threads
+        let _ = tokio::task::spawn_blocking(move || drop(self)).await;
+        match waited {
             Ok(_) => Ok(()),
             Err(_) => Err(LogError::UnknownOutcome("records were still on their way to kafka".to_owned())),
         }
@@ -93,10 +97,10 @@ impl Kafka {
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "error")
             .set("partition.assignment.strategy", "cooperative-sticky")
-            .set("session.timeout.ms", millis(self.config.session_timeout))
-            .set("heartbeat.interval.ms", millis(heartbeat))
-            // how far the partitions reach comes with them
-            .set("statistics.interval.ms", "1000");
+            .set("session.timeout.ms", millis(self.config.session_timeout));
+        unless_set(&mut settings, "heartbeat.interval.ms", &millis(heartbeat));
+        // how far the partitions reach comes with them
+        unless_set(&mut settings, "statistics.interval.ms", "1000");
         unless_set(&mut settings, "queued.min.messages", READ_AHEAD_RECORDS);
         unless_set(&mut settings, "queued.max.messages.kbytes", READ_AHEAD_KILOBYTES);
         // a second is the default, and would be the pace at which a small queue fills again
@@ -112,10 +116,17 @@ impl Kafka {
         Ok((client, partitions, changes))
     }
 
-    fn service(&self, partitions: &Arc<Partitions>, changes: Arc<Changes>, start: StartAt) -> Service {
+    fn service(
+        &self,
+        group: String,
+        partitions: &Arc<Partitions>,
+        changes: Arc<Changes>,
+        start: StartAt,
+    ) -> Service {
         Service {
             partitions: Arc::clone(partitions),
             changes,
+            group,
             start,
             request_timeout: self.config.request_timeout,
             handover_timeout: self.config.handover_timeout,
@@ -192,7 +203,7 @@ impl ReadLog for Kafka {
         let (client, partitions, changes) = self.new_client(&subscription.group)?;
         let topics: Vec<_> = subscription.topics.iter().map(Topic::as_str).collect();
         client.subscribe(&topics).map_err(error::from_setting_up)?;
-        let service = self.service(&partitions, changes, subscription.start);
+        let service = self.service(subscription.group, &partitions, changes, subscription.start);
         let (questions, timeout) = (Arc::clone(&self.questions), self.config.request_timeout);
         let member =
             Member::start(client, partitions, questions, timeout, move |client| service.run(client))?;
@@ -202,8 +213,9 @@ impl ReadLog for Kafka {
     async fn read_from(&self, offsets: Offsets) -> Result<Box<dyn Reader>> {
         let ends = self.ends_of(&offsets).await?;
         // librdkafka wants a name to assign partitions; no group of it is ever joined or committed to
-        let (client, partitions, changes) = self.new_client(&format!("{}-reader", self.config.client_id))?;
-        let service = self.service(&partitions, changes, StartAt::Oldest);
+        let name = format!("{}-reader", self.config.client_id);
+        let (client, partitions, changes) = self.new_client(&name)?;
+        let service = self.service(name, &partitions, changes, StartAt::Oldest);
         let (questions, timeout) = (Arc::clone(&self.questions), self.config.request_timeout);
         let held_by = Arc::clone(&partitions);
         let member = Member::start(client, partitions, questions, timeout, move |client| {

@@ -1,9 +1,9 @@
 //! The partitions a reader has, and what it is to hear next.
 //!
-//! Every partition has a librdkafka queue of its own, from which [`Partitions::take`] takes records without waiting.
-//! So there is no second buffer: what is not taken stays in librdkafka, which stops fetching at its limit, and a
-//! paused partition is one that is not taken from. The shared queue carries only rebalances and errors, which are
-//! therefore never stuck behind records.
+//! Every partition has a librdkafka queue of its own, from which [`Partitions::take`] takes records without
+//! waiting. So there is no second buffer: what is not taken stays in librdkafka, which stops fetching at its
+//! limit, and a paused partition is one that is not taken from. The shared queue carries only rebalances and
+//! errors, which are therefore never stuck behind records.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,13 +1,13 @@
 //! Appending records, in the order of their keys whatever happens.
 //!
-//! librdkafka's own message time-out would give up one record and send the next of the same key. So records never
-//! time out in its queue: a call that waited long enough answers [`LogError::UnknownOutcome`] and its records stay
-//! where they are, to be appended in order when the brokers are back. Later calls wait for such left behind records
-//! of their keys, so that a retry adds at most one copy of each however long the brokers are away. The queue is
-//! bounded; a full one makes callers wait.
+//! librdkafka's own message time-out would give up one record and send the next of the same key. So records
+//! never time out in its queue: a call that waited long enough answers [`LogError::UnknownOutcome`] and its
+//! records stay where they are, to be appended in order when the brokers are back. Later calls wait for such
+//! left behind records of their keys, so that a retry adds at most one copy of each however long the brokers
+//! are away. The queue is bounded; a full one makes callers wait.
 //!
-//! What this cannot prevent: a broker that refuses a record for good (its size, a policy) after a later batch with
-//! the same key was sent already. Sizes and topics are checked before anything is sent for that reason.
+//! What this cannot prevent: a broker that refuses a record for good (its size, a policy) after a later batch
+//! with the same key was sent already. Sizes and topics are checked before anything is sent for that reason.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header as NativeHeader, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::{millis, unless_set};
 use super::delivery::{Call, Deliveries, Delivery, LeftBehind};
@@ -30,11 +30,15 @@ type Client = BaseProducer<Deliveries>;
 const QUEUE_RECORDS: &str = "100000";
 const QUEUE_KILOBYTES: &str = "65536";
 
-/// What brokers accept unless told otherwise: a record of [`MAX_RECORD_BYTES`] and what the protocol adds to it.
+/// What brokers accept unless told otherwise: a record of [`MAX_RECORD_BYTES`] and what the protocol adds to
+/// it.
 const MESSAGE_BYTES: &str = "1048588";
 
 /// Handing a record over takes about a microsecond: the worker is given back several thousand times a second.
 const RECORDS_BETWEEN_YIELDS: usize = 128;
+
+/// With every answer a caller looks for room at once; this is for the last of them.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(2);
 
 pub(super) struct Producer {
     settings: ClientConfig,
@@ -124,10 +128,12 @@ impl Producer {
             let room = self.left_behind.room.notified();
             let Err(error) = try_send(&client, call, index, record) else { return Ok(()) };
             match error.rdkafka_error_code() {
+                Some(Code::QueueFull) if Instant::now() < deadline => {
+                    // the answer that makes room is told a moment before the room is there
+                    let _ = timeout(LOOK_FOR_ROOM, room).await;
+                }
                 Some(Code::QueueFull) => {
-                    if timeout_at(deadline, room).await.is_err() {
-                        return Err(LogError::Unavailable("the queue to the brokers stays full".to_owned()));
-                    }
+                    return Err(LogError::Unavailable("the queue to the brokers stays full".to_owned()));
                 }
                 Some(Code::Fatal) => self.replace(&client)?,
                 Some(code) => return Err(from_delivery(code, &call.topic, record.size())),
@@ -140,8 +146,8 @@ impl Producer {
         Arc::clone(&self.client.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts anew after the sequence of an idempotent producer broke. What the old one had gets its answers when
-    /// it is dropped.
+    /// Starts anew after the sequence of an idempotent producer broke. What the old one had gets its answers
+    /// when it is dropped.
     fn replace(&self, broken: &Arc<Client>) -> Result<()> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&client, broken) {

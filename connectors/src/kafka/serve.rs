@@ -26,6 +26,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 pub(super) struct Service {
     pub(super) partitions: Arc<Partitions>,
     pub(super) changes: Arc<Changes>,
+    /// As errors call it.
+    pub(super) group: String,
     pub(super) start: StartAt,
     pub(super) request_timeout: Duration,
     pub(super) handover_timeout: Duration,
@@ -81,7 +83,7 @@ impl Service {
                 LogError::Unavailable("no broker of the cluster answers".to_owned())
             }
             Some(Code::GroupAuthorizationFailed) => {
-                LogError::NotAllowed { access: "join the group of", name: "the subscription".to_owned() }
+                LogError::NotAllowed { access: "join group", name: self.group.clone() }
             }
             // single connections come and go
             Some(Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut) | None => return,

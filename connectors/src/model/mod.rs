@@ -2,8 +2,10 @@
 //!
 //! - [`tables`]: one file per table: the record, its schema, and one function per access pattern.
 //! - [`topics`]: one file per topic: the event as it is written.
-//! - [`Timestamp`]: how both write a moment.
+//! - [`families`]: the key families of live state, by name.
+//! - [`Timestamp`]: how tables and events write a moment.
 
+pub mod families;
 mod ids;
 pub mod tables;
 mod timestamp;

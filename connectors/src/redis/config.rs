@@ -3,49 +3,61 @@
 //! A password is never written in the configuration: it names the environment variable or the file that holds it.
 //! Nothing here prints one, and a URL that contains one is refused without being repeated.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
-use serde::{Deserialize, Deserializer, de};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use crate::connections::span;
 use crate::live::{LiveError, Result};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A healthy server answers in a millisecond; a fan-out that waits longer than this is better told.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RedisConfig {
     /// One server: `redis://host:6379`, with TLS `rediss://host:6379`, another database `redis://host:6379/1`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// Some nodes of a cluster, from which the others are found. Instead of `url`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub urls: Vec<String>,
     /// The ACL user; without it the default user.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
     /// The environment variable that holds the password.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_env: Option<String>,
     /// The file that holds the password; a line break at its end does not count. Instead of `password_env`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
     /// How long connecting may take, handshake included.
-    #[serde(default = "connect_timeout", deserialize_with = "duration_from_text")]
+    #[serde(default = "connect_timeout", with = "span")]
+    #[schemars(with = "String")]
     pub connect_timeout: Duration,
     /// How long one round trip may take. A call makes one to four of them.
-    #[serde(default = "command_timeout", deserialize_with = "duration_from_text")]
+    #[serde(default = "command_timeout", with = "span")]
+    #[schemars(with = "String")]
     pub command_timeout: Duration,
     #[serde(default)]
     pub channels: ChannelMode,
 }
 
+/// Without the addresses: they may carry a password, which is refused only when they are used.
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisConfig").finish_non_exhaustive()
+    }
+}
+
 /// How messages between processes travel. All processes must agree on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChannelMode {
     /// Sharded on a cluster whose nodes can (Redis 7), else plain.
@@ -193,17 +205,6 @@ const fn connect_timeout() -> Duration {
 
 const fn command_timeout() -> Duration {
     COMMAND_TIMEOUT
-}
-
-fn duration_from_text<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Duration, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let duration = humantime::parse_duration(&text).map_err(|_| {
-        de::Error::custom(format!("`{text}` is not a length of time; write one like \"250ms\" or \"2s\""))
-    })?;
-    if duration.is_zero() {
-        return Err(de::Error::custom("a time-out must be longer than nothing; write one like \"1s\""));
-    }
-    Ok(duration)
 }
 
 #[cfg(test)]

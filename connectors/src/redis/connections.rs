@@ -15,8 +15,9 @@ use super::{Redis, keys};
 use crate::live::{Connection, Connections, Result};
 use crate::model::{ConnectionId, DeviceId, GatewayId, UserId};
 
-/// Members added to a set by one script; Lua's stack holds some 8000.
-const MEMBERS_PER_SCRIPT: usize = 1000;
+/// Connections that one script adds to a set, or one transaction forgets: Lua's stack holds some 8000 members, and
+/// nobody else is served meanwhile.
+const CONNECTIONS_AT_ONCE: usize = 1000;
 
 /// Adds members to a set and gives it its time, so that no crash leaves a set that never ends.
 const ADD_FOR: &str =
@@ -43,11 +44,9 @@ impl Connections for Redis {
         let sets = [keys::gateway_connections(&connection.gateway), keys::user_connections(&connection.user)];
         let metadata = self.set_metadata(connection);
         if self.0.link.is_cluster() {
+            let add = |set: &String| self.add_for(set, [&connection.id]);
             self.0.link.one::<()>(&metadata).await?;
-            self.0
-                .link
-                .each::<()>(sets.iter().map(|set| self.add_for(set, [&connection.id])).collect())
-                .await?;
+            self.0.link.each::<()>(sets.iter().map(add).collect()).await?;
             return Ok(());
         }
         let mut commands = vec![metadata];
@@ -74,7 +73,7 @@ impl Connections for Redis {
         }
         // Added again and not only extended: a set may have been evicted although its members' metadata was not.
         let add = |(set, ids): (&String, &Vec<&ConnectionId>)| {
-            ids.chunks(MEMBERS_PER_SCRIPT)
+            ids.chunks(CONNECTIONS_AT_ONCE)
                 .map(|ids| self.add_for(set, ids.iter().copied()))
                 .collect::<Vec<_>>()
         };
@@ -83,7 +82,7 @@ impl Connections for Redis {
     }
 
     async fn unregister(&self, connections: &[Connection]) -> Result<()> {
-        for connections in connections.chunks(MEMBERS_PER_SCRIPT) {
+        for connections in connections.chunks(CONNECTIONS_AT_ONCE) {
             let from_sets = connections.iter().flat_map(|connection| {
                 let sets = [
                     keys::user_connections(&connection.user),

@@ -47,7 +47,8 @@ impl Link {
                 Topology::Cluster => LinkClient::Cluster(cluster(servers, config).await?),
             })
         };
-        let client = within(config.connect_timeout, &server, opening).await?;
+        // A cluster is asked where its nodes are before it is connected to them.
+        let client = within(config.connect_timeout * 2 + config.command_timeout, &server, opening).await?;
         Ok(Self { client, server, timeout: config.command_timeout })
     }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::select_ok;
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, PushInfo, PushKind, RedisError,
@@ -74,14 +75,13 @@ impl Dial {
         &self,
         ear: Option<&Ear>,
     ) -> RedisResult<(ConnectionInfo, MultiplexedConnection)> {
-        let mut failure = None;
-        for node in &self.servers.nodes {
-            match self.connect(node, ear).await {
-                Ok(connection) => return Ok((node.clone(), connection)),
-                Err(error) => failure = Some(error),
-            }
-        }
-        Err(failure.expect("there is at least one node"))
+        // All at once, so that a node that says nothing does not keep one from the others.
+        let attempt = |node: &ConnectionInfo| {
+            let node = node.clone();
+            Box::pin(async move { self.connect(&node, ear).await.map(|connection| (node, connection)) })
+        };
+        let (first, _) = select_ok(self.servers.nodes.iter().map(attempt)).await?;
+        Ok(first)
     }
 
     async fn connect(&self, node: &ConnectionInfo, ear: Option<&Ear>) -> RedisResult<MultiplexedConnection> {
@@ -165,7 +165,8 @@ impl Subscription {
     ) -> Result<Self> {
         let ear = Ear { queue: Arc::clone(queue), beginning, lost: Arc::default() };
         let mut subscription = Self { connections: BTreeMap::new(), lost: Arc::clone(&ear.lost) };
-        let limit = dial.connect_timeout + dial.command_timeout;
+        // To any node, and from there to those that own the channels.
+        let limit = dial.connect_timeout * 2 + dial.command_timeout;
         within(limit, &dial.servers.name(), subscription.subscribe(dial, channels, &ear)).await?;
         Ok(subscription)
     }

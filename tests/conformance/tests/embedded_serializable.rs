@@ -3,6 +3,7 @@
 //! Tasks run random updates and transactions at once. Every operation leaves its name on what it changes, so that the
 //! change stream tells afterwards which followed which on each account. The history must consist of exactly the
 //! operations that succeeded, each must have met what it needed, and there must be one order for all of them.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

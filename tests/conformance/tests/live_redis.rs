@@ -104,6 +104,7 @@ mod transport {
 
 mod keys {
     use std::collections::BTreeSet;
+    use std::slice::from_ref;
     use std::time::Duration;
 
     use courant_conformance::live::connections::connection;
@@ -162,7 +163,7 @@ mod keys {
             assert_lives(&server, key, 60);
             server.ask::<()>(cmd("PEXPIRE").arg(key).arg(10_000));
         }
-        redis.heartbeat(std::slice::from_ref(&connection)).await.unwrap();
+        redis.heartbeat(from_ref(&connection)).await.unwrap();
         for key in &keys {
             assert_lives(&server, key, 60);
         }
@@ -177,7 +178,7 @@ mod keys {
         let key = format!("chat_members:{chat}");
         let token = redis.begin_fill(&chat).await.unwrap();
         assert_lives(&server, &key, 10);
-        redis.fill(token, std::slice::from_ref(&user)).await.unwrap();
+        redis.fill(token, from_ref(&user)).await.unwrap();
         assert_eq!(set(&server, &key), BTreeSet::from([user.to_string()]), "users and nothing else");
         assert_lives(&server, &key, 300);
 
@@ -205,12 +206,31 @@ mod keys {
         let (of_user, on_gateway) =
             (format!("user_connections:{}", alive.user), format!("gateway_connections:{}", alive.gateway));
         assert_eq!(set(&server, &of_user).len(), 2);
-        let found = redis.connections_of(std::slice::from_ref(&alive.user)).await.unwrap();
+        let found = redis.connections_of(from_ref(&alive.user)).await.unwrap();
         assert_eq!(found, [vec![alive.clone()]]);
         assert_eq!(set(&server, &of_user), BTreeSet::from([alive.id.to_string()]));
         assert_eq!(set(&server, &on_gateway).len(), 2, "nobody has looked there yet");
-        assert_eq!(redis.connections_on(&alive.gateway).await.unwrap(), std::slice::from_ref(&alive.id));
+        assert_eq!(redis.connections_on(&alive.gateway).await.unwrap(), from_ref(&alive.id));
         assert_eq!(set(&server, &on_gateway), BTreeSet::from([alive.id.to_string()]));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn taking_out_never_hides_a_connection_that_came_back() {
+        let (server, redis) = start().await;
+        let connection = connection();
+        let of_user = || redis.connections_of(from_ref(&connection.user));
+        for _ in 0..300 {
+            redis.register(&connection).await.unwrap();
+            server.ask::<()>(cmd("DEL").arg(format!("connection:{}", connection.id)));
+            // It comes back while others look at it and find it gone.
+            let back = async {
+                of_user().await.unwrap();
+                redis.register(&connection).await
+            };
+            let (_, _, _, back) = tokio::join!(of_user(), of_user(), of_user(), back);
+            back.unwrap();
+            assert_eq!(of_user().await.unwrap(), [vec![connection.clone()]]);
+        }
     }
 
     /// Memory is short: Redis threw away the sets and kept the rest.
@@ -225,8 +245,8 @@ mod keys {
         ] {
             server.ask::<()>(cmd("DEL").arg(key));
         }
-        assert!(redis.heartbeat(std::slice::from_ref(&connection)).await.unwrap().is_empty());
-        let found = redis.connections_of(std::slice::from_ref(&connection.user)).await.unwrap();
+        assert!(redis.heartbeat(from_ref(&connection)).await.unwrap().is_empty());
+        let found = redis.connections_of(from_ref(&connection.user)).await.unwrap();
         assert_eq!(found, [vec![connection.clone()]]);
         assert_eq!(redis.connections_on(&connection.gateway).await.unwrap(), [connection.id]);
     }
@@ -238,7 +258,7 @@ mod keys {
         redis.register(&connection).await.unwrap();
         server.ask::<()>(cmd("SADD").arg(format!("user_connections:{}", connection.user)).arg("conn_bad"));
         server.ask::<()>(cmd("SET").arg("connection:conn_bad").arg("{\"user_id\": 7}"));
-        let found = redis.connections_of(std::slice::from_ref(&connection.user)).await.unwrap();
+        let found = redis.connections_of(from_ref(&connection.user)).await.unwrap();
         assert_eq!(found, [vec![connection]]);
         server.ask::<()>(cmd("SET").arg("user_presence:u").arg("zzz"));
         assert_eq!(redis.presence_of(&["u".into()]).await.unwrap(), [None]);

@@ -11,15 +11,21 @@ fn tansu() -> Arc<Tansu> {
     TANSU.get(Tansu::start)
 }
 
+/// tansu 0.6 deletes every topic when it is asked to delete one, so cases that delete have a server of their
+/// own.
+fn own_tansu() -> Arc<Tansu> {
+    Arc::new(Tansu::start())
+}
+
 fn mock() -> Arc<MockKafka> {
     MOCK.get(|| MockKafka::start(1))
 }
 
 mod on_tansu {
-    use super::tansu;
+    use super::{own_tansu, tansu};
 
     courant_conformance::log_reading_and_writing!(tansu);
-    courant_conformance::log_topics!(tansu);
+    courant_conformance::log_topics!(own_tansu);
     // it answers a time after everything with the start, and takes a reset while a group has members
     courant_conformance::log_cases!(tansu, times, [offsets_are_found_by_time]);
     courant_conformance::log_cases!(tansu, resetting, [a_group_starts_where_it_was_reset_to]);

@@ -128,7 +128,7 @@ async fn throttling_that_lasts_is_told_and_ends() {
     assert!(matches!(error, StoreError::Throttled(_)), "{error:?}");
     assert_eq!(error.remedy(), Remedy::Retry);
     let text = error.to_string();
-    assert_eq!(text, "the store asks to slow down: update item on table 'table': injected");
+    assert_eq!(text, "the store asks to slow down: table 'table': update item: injected");
     assert!(matches!(harmed.store.get(get("a")).await, Err(StoreError::Throttled(_))));
     harmed.proxy.heal();
     harmed.add().await.expect("no need to open anew");
@@ -209,7 +209,7 @@ async fn a_server_that_is_away_is_told_soon_and_found_again() {
     let started = Instant::now();
     let error = harmed.add().await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "nothing was sent: {error:?}");
-    assert!(error.to_string().contains("update item on table 'table': cannot connect"), "{error}");
+    assert!(error.to_string().contains("table 'table': update item: cannot connect"), "{error}");
     assert!(matches!(harmed.store.get(get("a")).await, Err(StoreError::Unavailable(_))));
     assert!(matches!(harmed.transact().await, Err(StoreError::Unavailable(_))));
     assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
@@ -242,23 +242,25 @@ async fn a_silent_server_is_not_waited_for() {
     harmed.add().await.expect("no need to open anew");
 }
 
+/// What the calls below come to.
+const EVERY_OPERATION: [&str; 11] = [
+    "GetItem",
+    "BatchGetItem",
+    "Query",
+    "Scan",
+    "PutItem",
+    "BatchWriteItem",
+    "TransactWriteItems",
+    "ListTables",
+    "DescribeTable",
+    "CreateTable",
+    "DeleteTable",
+];
+
 #[tokio::test]
 async fn nothing_hangs() {
     let harmed = Harmed::impatient().await;
-    let every_operation = [
-        "GetItem",
-        "BatchGetItem",
-        "Query",
-        "Scan",
-        "PutItem",
-        "BatchWriteItem",
-        "TransactWriteItems",
-        "ListTables",
-        "DescribeTable",
-        "CreateTable",
-        "DeleteTable",
-    ];
-    for operation in every_operation {
+    for operation in EVERY_OPERATION {
         harmed.proxy.always(operation, Fault::Hang);
     }
     let store = &harmed.store;
@@ -351,7 +353,7 @@ async fn answers_are_told_by_what_can_be_done() {
     let told = answered("ResourceNotFoundException").await;
     assert!(matches!(told, StoreError::NoSuchTable { .. }), "{told:?}");
     let told = answered("SomethingNewException").await;
-    let text = "update item on table 'table': SomethingNewException: injected";
+    let text = "table 'table': update item: SomethingNewException: injected";
     assert!(matches!(&told, StoreError::Invalid(why) if why == text), "{told:?}");
     assert_eq!(harmed.count().await, 0, "none of them happened");
 

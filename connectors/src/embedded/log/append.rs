@@ -94,11 +94,8 @@ impl LogAppends {
 impl WriteLog for Engine {
     async fn produce(&self, topic: &Topic, records: Vec<NewRecord>) -> Vec<Result<Appended>> {
         let count = records.len();
-        let topic = match self.topic(topic) {
-            Ok(topic) => topic,
-            Err(_) => {
-                return (0..count).map(|_| Err(LogError::NoSuchTopic { topic: topic.clone() })).collect();
-            }
+        let Ok(topic) = self.topic(topic) else {
+            return (0..count).map(|_| Err(LogError::NoSuchTopic { topic: topic.clone() })).collect();
         };
         let records = prepare(&topic, &records, &self.shared.groups);
         let (reply, answer) = oneshot::channel();

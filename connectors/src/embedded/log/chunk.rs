@@ -3,6 +3,7 @@
 //! One entry instead of one per record is what lets the log keep up with the disk, and it lets readers have their
 //! records without copying them: they are slices of the entry. All records of a chunk have the time of their
 //! group.
+#![allow(clippy::ref_option_ref, reason = "in what serde derives")]
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -116,6 +117,7 @@ impl ChunkCursor {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 fn damaged(error: postcard::Error) -> LogError {
     LogError::Damaged(format!("a chunk of the log cannot be read: {error}"))
 }

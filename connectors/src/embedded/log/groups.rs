@@ -21,7 +21,7 @@ pub(super) type MemberId = u64;
 
 #[derive(Default)]
 pub(in crate::embedded) struct Groups {
-    groups: Mutex<FxHashMap<String, Group>>,
+    by_name: Mutex<FxHashMap<String, Group>>,
     next_member: AtomicU64,
     spread: AtomicU64,
 }
@@ -69,7 +69,7 @@ pub(super) enum LetGo {
 impl Groups {
     fn lock(&self) -> MutexGuard<'_, FxHashMap<String, Group>> {
         // nothing in here panics half-way; if it did, the next rebalance puts things right
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For records without a key: the partitions in turn.

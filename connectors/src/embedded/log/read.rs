@@ -151,27 +151,25 @@ impl PartitionReaders {
 }
 
 impl PartitionReader {
+    fn next_chunk(&self, partition: &TopicPartition) -> Result<ChunkCursor> {
+        if let Some(found) = self.topic.chunk_at(partition.partition, self.next_offset)? {
+            return Ok(found);
+        }
+        // retention was faster, or else something is wrong
+        self.topic.check_in_range(partition.partition, self.next_offset)?;
+        Err(LogError::Damaged(format!("{partition} misses offset {}", self.next_offset)))
+    }
+
     fn read(&mut self, partition: &TopicPartition, max: usize) -> Result<Vec<LogRecord>> {
         self.topic.check_exists()?;
         let mut records = Vec::new();
         let mut bytes = 0;
         let high = self.topic.watermarks(partition.partition)?.high;
         while self.next_offset < high && records.len() < max && bytes < FETCH_BYTES {
-            let cursor = match &mut self.chunk {
-                Some(cursor) => cursor,
-                None => {
-                    let found = self.topic.chunk_at(partition.partition, self.next_offset)?;
-                    let Some(found) = found else {
-                        // retention was faster
-                        self.topic.check_in_range(partition.partition, self.next_offset)?;
-                        return Err(LogError::Damaged(format!(
-                            "{partition} misses offset {}",
-                            self.next_offset
-                        )));
-                    };
-                    self.chunk.insert(found)
-                }
-            };
+            if self.chunk.is_none() {
+                self.chunk = Some(self.next_chunk(partition)?);
+            }
+            let cursor = self.chunk.as_mut().expect("it was just put there");
             match cursor.next()? {
                 Some(record) => {
                     bytes += record.payload.len();

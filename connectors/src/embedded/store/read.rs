@@ -26,11 +26,11 @@ use crate::store::{
 #[async_trait]
 impl ReadStore for Engine {
     async fn get(&self, get: Get) -> Result<Option<Item>> {
-        self.get_now(get)
+        self.get_now(&get)
     }
 
     async fn batch_get(&self, gets: Vec<Get>) -> Result<Vec<Option<Item>>> {
-        gets.into_iter().map(|get| self.get_now(get)).collect()
+        gets.iter().map(|get| self.get_now(get)).collect()
     }
 
     async fn query(&self, query: Query) -> Result<Page> {
@@ -51,7 +51,7 @@ impl ScanStore for Engine {
 }
 
 impl Engine {
-    fn get_now(&self, get: Get) -> Result<Option<Item>> {
+    fn get_now(&self, get: &Get) -> Result<Option<Item>> {
         let table = self.table(&get.table)?;
         let row = super::write::checked_row(&table, &get.key)?;
         let Some(bytes) = table.rows.get(row).map_err(read_error)? else { return Ok(None) };
@@ -61,11 +61,13 @@ impl Engine {
     }
 }
 
+type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
 /// A range of rows to be read in one direction.
 struct RangeRead<'a> {
     rows: &'a Keyspace,
     index: Option<&'a IndexSchema>,
-    range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    range: KeyRange,
     direction: Direction,
     limit: Option<u32>,
 }
@@ -165,7 +167,7 @@ fn check_named(table: &Name, attribute: &KeyAttribute, name: &Name) -> Result<()
     Ok(())
 }
 
-fn whole_prefix(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+fn whole_prefix(prefix: &[u8]) -> KeyRange {
     let end = after_prefix(prefix).map_or(Bound::Unbounded, Bound::Excluded);
     (Bound::Included(prefix.to_vec()), end)
 }
@@ -177,7 +179,7 @@ fn sort_bounds(
     wanted: &SortRange,
     prefix: &[u8],
     place: SortKeyIs,
-) -> Result<(Bound<Vec<u8>>, Bound<Vec<u8>>)> {
+) -> Result<KeyRange> {
     let sort = sort.ok_or_else(|| StoreError::Invalid(format!("table '{table}' has no sort key here")))?;
     check_named(table, sort, &wanted.attribute)?;
     let check = |value: &Value| check_key(table, sort, value, MAX_SORT_KEY_BYTES);
@@ -227,7 +229,7 @@ fn sort_bounds(
 }
 
 /// Whether a range holds nothing whatever the rows; the engine below takes no such range.
-fn is_empty(range: &(Bound<Vec<u8>>, Bound<Vec<u8>>)) -> bool {
+fn is_empty(range: &KeyRange) -> bool {
     match (&range.0, &range.1) {
         (Bound::Included(start), Bound::Included(end)) => start > end,
         (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end) | Bound::Excluded(end)) => {

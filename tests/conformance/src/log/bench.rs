@@ -9,10 +9,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use courant_connectors::log::{
-    Appended, Consumer, Fetch, Log, LogRecord, NewRecord, Offsets, Reader, Retention, StartAt, Subscription,
-    Topic, TopicPartition, TopicSpec,
+    Appended, Consumer, Fetch, Log, LogError, LogRecord, NewRecord, Offsets, Reader, Retention, StartAt,
+    Subscription, Topic, TopicPartition, TopicSpec,
 };
-use tokio::time::timeout;
+use courant_connectors::store::Remedy;
+use tokio::time::{Instant, timeout};
 
 use crate::LIMIT;
 
@@ -210,6 +211,17 @@ pub(super) async fn assigned<R: Reader + ?Sized>(reader: &mut R) -> Vec<courant_
             && !partitions.is_empty()
         {
             return partitions;
+        }
+    }
+}
+
+/// Commits, again if the log says that it may work later, as while partitions move.
+pub(super) async fn commit(member: &mut dyn Consumer, offsets: &Offsets) -> Result<(), LogError> {
+    let started = Instant::now();
+    loop {
+        match member.commit(offsets).await {
+            Err(error) if error.remedy() == Remedy::Retry && started.elapsed() < LIMIT => {}
+            done => return done,
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, timeout};
 
 use super::Bench;
-use super::bench::{QUIET, assigned, join, next, nothing_comes, record, take, text};
+use super::bench::{QUIET, assigned, commit, join, next, nothing_comes, record, take, text};
 use crate::LIMIT;
 
 pub async fn a_group_goes_on_where_it_committed(bench: Bench) {
@@ -85,7 +85,7 @@ impl Worker {
         match fetched {
             Fetch::Records { from, records } => {
                 let next = records.last().expect("there is at least one").offset + 1;
-                member.commit(&Offsets::from([(from.clone(), next)])).await.expect("a commit works");
+                commit(member, &Offsets::from([(from.clone(), next)])).await.expect("a commit works");
                 let read = records.iter().map(|record| (from.clone(), record.offset));
                 progress.lock().unwrap().read.extend(read);
             }
@@ -175,7 +175,7 @@ pub async fn a_partition_moves_only_when_its_holder_is_done(bench: Bench) {
     // the holder is not done: the other must wait, and commits still count
     assert!(timeout(QUIET, &mut hears).await.is_err(), "the partition moved before its holder was done");
     let finished = Offsets::from([(leaving[0].clone(), done[&leaving[0]])]);
-    holder.commit(&finished).await.expect("commits count until the holder is done");
+    commit(&mut *holder, &finished).await.expect("commits count until the holder is done");
     drop(revocation);
 
     let partitions = timeout(LIMIT, hears).await.expect("the partition moves").unwrap();

@@ -1,9 +1,10 @@
 //! What every log must do.
 //!
-//! Cases are functions that take a [`Bench`]; [`log_suite!`](crate::log_suite) makes a test of each for one server.
-//! Topics and groups have names of their own per case, so that cases run side by side on one server. A stand-in that
-//! lacks something names the parts it runs, with [`log_reading_and_writing!`](crate::log_reading_and_writing),
-//! [`log_topics!`](crate::log_topics) and single cases; nothing is left out without being seen there.
+//! Cases are functions that take a [`Bench`]; [`log_suite!`](crate::log_suite) makes a test of each for one
+//! server. Topics and groups have names of their own per case, so that cases run side by side on one server.
+//! A stand-in that lacks something names the parts it runs, with
+//! [`log_reading_and_writing!`](crate::log_reading_and_writing), [`log_topics!`](crate::log_topics) and
+//! single cases; nothing is left out without being seen there.
 #![allow(clippy::unwrap_used, clippy::match_wild_err_arm, reason = "cases are tests, and fail by panicking")]
 
 mod bench;

@@ -1,6 +1,7 @@
 //! `redis-server` as a child process: on a free port, in a folder of its own, without persistence.
 
 use std::net::TcpListener;
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 
 use redis::{Client, Cmd, FromRedisValue, cmd};
@@ -48,6 +49,10 @@ impl RedisServer {
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Ends it without warning; everything it knew is gone.
@@ -150,8 +155,8 @@ impl RedisCluster {
     pub fn start() -> Self {
         let nodes: Vec<RedisServer> = (0..NODES).map(|_| RedisServer::start_node()).collect();
         for (index, node) in (0..NODES).zip(&nodes) {
-            let (first, next) = (first_slot(index), first_slot(index + 1));
-            node.ask::<()>(cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(first).arg(next - 1));
+            let slots = first_slot(index)..first_slot(index + 1);
+            node.ask::<()>(cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(slots.start).arg(slots.end - 1));
             node.ask::<()>(cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(index + 1));
         }
         for node in &nodes[1..] {
@@ -172,6 +177,16 @@ impl RedisCluster {
         &mut self.nodes
     }
 
+    /// The slots a node owns from the start.
+    pub fn slots(&self, node: u16) -> Range<u16> {
+        first_slot(node)..first_slot(node + 1)
+    }
+
+    /// The slot of a key or a channel.
+    pub fn slot(&self, key: &str) -> u16 {
+        self.nodes[0].ask(cmd("CLUSTER").arg("KEYSLOT").arg(key))
+    }
+
     /// Waits until every node says that every slot is served and knows the others.
     pub fn wait_whole(&self) {
         for node in &self.nodes {
@@ -184,6 +199,6 @@ impl RedisCluster {
     }
 }
 
-fn first_slot(index: u16) -> u32 {
-    u32::from(index) * u32::from(SLOTS) / u32::from(NODES)
+fn first_slot(node: u16) -> u16 {
+    SLOTS / NODES * node + SLOTS % NODES * node / NODES
 }

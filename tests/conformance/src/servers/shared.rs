@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Started by the first test that needs it, ended by the last that is done. A plain static would never be dropped,
-/// and its server would outlive the tests.
+/// Started by the first test that needs it, ended by the last that is done. A plain static would never be
+/// dropped, and its server would outlive the tests.
 pub struct Shared<S>(Mutex<Weak<S>>);
 
 impl<S> Shared<S> {

@@ -1,4 +1,7 @@
 //! tansu: a broker that speaks Kafka's protocol, as a process of its own.
+//!
+//! With its SQLite storage in a folder of the test: its storage in memory (0.6) counts batches where it
+//! should count records, so that watermarks are wrong and reading cannot start within a batch.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -23,7 +26,7 @@ pub struct Tansu {
 }
 
 impl Tansu {
-    /// Starts one that keeps everything in memory.
+    /// Starts one with a folder of its own.
     ///
     /// # Panics
     /// If it is not installed, or does not listen in time.

@@ -40,18 +40,18 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Reads until there are this many changes, and then that there are no more.
-    async fn changes(mut self, count: usize) -> Vec<(ShardId, Change)> {
-        for quiet_rounds in 0.. {
-            assert!(quiet_rounds < 10_000, "{} of {count} changes came: {:?}", self.seen.len(), self.seen);
-            self.read_once(100).await;
-            if self.seen.len() >= count {
-                break;
+    /// Reads until there are this many changes, at most `limit` at a time, and then that there are no more.
+    async fn changes(mut self, count: usize, limit: usize) -> Vec<(ShardId, Change)> {
+        let all_there = tokio::time::timeout(crate::LIMIT, async {
+            while self.seen.len() < count {
+                self.open_new_shards().await;
+                self.read_once(limit).await;
+                tokio::task::yield_now().await;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            self.open_new_shards().await;
-        }
-        self.read_once(100).await;
+        });
+        let in_time = all_there.await.is_ok();
+        assert!(in_time, "{} of {count} changes came: {:?}", self.seen.len(), self.seen);
+        self.read_once(limit).await;
         assert_eq!(self.seen.len(), count, "{:?}", self.seen);
         self.seen
     }
@@ -67,7 +67,7 @@ impl<'a> Follower<'a> {
 }
 
 async fn changes_of(table: &Table, count: usize) -> Vec<(ShardId, Change)> {
-    Follower::of(table, ShardStart::Oldest).await.changes(count).await
+    Follower::of(table, ShardStart::Oldest).await.changes(count, 100).await
 }
 
 pub async fn changes_come_in_order_with_both_images(store: Arc<dyn Store>) {
@@ -153,13 +153,16 @@ pub async fn reading_goes_on_after_a_change(store: Arc<dyn Store>) {
         let later: Vec<_> = changes[index + 1..].iter().filter(|(of, _)| of == shard).collect();
         let start = ShardStart::After(change.sequence.clone());
         let mut reader = store.open_shard(&table.name, shard, start).await.expect("it is kept");
-        let mut seen = Vec::new();
-        while seen.len() < later.len() {
-            match reader.read(2).await.expect("the shard can be read") {
-                ShardRead::Changes(changes) => seen.extend(changes),
-                ShardRead::Ended => break,
+        let reading = tokio::time::timeout(crate::LIMIT, async {
+            let mut seen = Vec::new();
+            while seen.len() < later.len()
+                && let ShardRead::Changes(changes) = reader.read(2).await.expect("the shard can be read")
+            {
+                seen.extend(changes);
             }
-        }
+            seen
+        });
+        let seen = reading.await.expect("all that came later");
         let later: Vec<_> = later.into_iter().map(|(_, change)| change.clone()).collect();
         assert_eq!(seen, later, "after change {index}");
     }
@@ -173,7 +176,7 @@ pub async fn the_latest_is_what_comes_from_now_on(store: Arc<dyn Store>) {
     follower.read_once(100).await;
     assert_eq!(follower.seen, [], "nothing happened since");
     table.put(item("after")).await;
-    let changes = follower.changes(1).await;
+    let changes = follower.changes(1, 100).await;
     assert_eq!(changes[0].1.key, key("after"));
 }
 
@@ -182,12 +185,8 @@ pub async fn a_read_gives_no_more_than_asked(store: Arc<dyn Store>) {
     for n in 0..5 {
         table.put(item("a").with("n", n)).await;
     }
-    changes_of(&table, 5).await;
-    let mut follower = Follower::of(&table, ShardStart::Oldest).await;
-    for _ in 0..20 {
-        follower.read_once(1).await;
-    }
-    let seen: Vec<_> = follower.seen.iter().filter_map(|(_, change)| change.new.as_ref()?.u64("n")).collect();
+    let changes = Follower::of(&table, ShardStart::Oldest).await.changes(5, 1).await;
+    let seen: Vec<_> = changes.iter().filter_map(|(_, change)| change.new.as_ref()?.u64("n")).collect();
     assert_eq!(seen, [0, 1, 2, 3, 4], "each once, one at a time");
 }
 

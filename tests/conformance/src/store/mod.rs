@@ -15,6 +15,7 @@ pub mod indexes;
 pub mod items;
 pub mod keys;
 pub mod limits;
+pub mod model;
 pub mod queries;
 pub mod scans;
 mod suite;
@@ -90,6 +91,7 @@ mod tests {
             ("items", include_str!("items.rs")),
             ("keys", include_str!("keys.rs")),
             ("limits", include_str!("limits.rs")),
+            ("model", include_str!("model.rs")),
             ("queries", include_str!("queries.rs")),
             ("scans", include_str!("scans.rs")),
             ("tables", include_str!("tables.rs")),

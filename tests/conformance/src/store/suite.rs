@@ -77,6 +77,10 @@ macro_rules! store_suite {
                 a_set_may_not_be_empty,
                 a_sum_that_is_no_number_is_refused,
             }
+            mod model {
+                random_writes_do_as_the_model,
+                random_transactions_do_as_the_model,
+            }
             mod queries {
                 a_partition_comes_in_order,
                 an_empty_partition_is_an_empty_page,

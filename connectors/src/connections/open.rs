@@ -1,0 +1,141 @@
+//! From configuration to open handles.
+//!
+//! The embedded engine gets the model's tables and topics when it is opened, so that a fresh machine needs no command
+//! before the first one. On servers they are made on purpose, with `courant tables create` and `courant topics create`,
+//! since they cost money and somebody decides on them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Connections, LiveConnection, LogConnection, StoreConnection};
+use crate::dynamodb::DynamoDb;
+use crate::embedded::{Engine, MemoryLive, OpenError, Options};
+use crate::kafka::Kafka;
+use crate::live::{Live, LiveError};
+use crate::log::{AdminLog, Log, LogError};
+use crate::model::tables::TABLES;
+use crate::model::topics;
+use crate::redis::Redis;
+use crate::store::{AdminStore, Store, StoreError, TableSchema};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("opening the embedded engine: {0}")]
+    Embedded(#[from] OpenError),
+    #[error("connecting to the store: {0}")]
+    Store(#[from] StoreError),
+    #[error("connecting to the log: {0}")]
+    Log(#[from] LogError),
+    #[error("connecting to live state: {0}")]
+    Live(#[from] LiveError),
+}
+
+/// Handles on everything, and the engines behind them that are to be closed.
+#[derive(Clone)]
+pub struct Connected {
+    pub store: Arc<dyn Store>,
+    pub log: Arc<dyn Log>,
+    pub live: Arc<dyn Live>,
+    engines: Vec<Arc<Engine>>,
+}
+
+impl Connected {
+    /// Puts on disk what the embedded engine holds. Servers need no good-bye.
+    pub async fn close(&self) {
+        for engine in &self.engines {
+            engine.close().await;
+        }
+    }
+}
+
+impl Connections {
+    pub async fn open(&self) -> Result<Connected, ConnectError> {
+        let mut engines = Vec::new();
+        let store: Arc<dyn Store> = match &self.store {
+            StoreConnection::Embedded(embedded) => {
+                let engine = shared_engine(&mut engines, &embedded.path).await?;
+                for schema in TABLES {
+                    engine.create_table(schema).await?;
+                }
+                engine
+            }
+            StoreConnection::DynamoDb(config) => Arc::new(DynamoDb::open(config, &schemas()).await?),
+        };
+        let log: Arc<dyn Log> = match &self.log {
+            LogConnection::Embedded(embedded) => {
+                let engine = shared_engine(&mut engines, &embedded.path).await?;
+                for spec in &topics::all() {
+                    engine.create_topic(spec).await?;
+                }
+                engine
+            }
+            LogConnection::Kafka(config) => Arc::new(Kafka::open((**config).clone()).await?),
+        };
+        let live: Arc<dyn Live> = match &self.live {
+            LiveConnection::Embedded {} => Arc::new(MemoryLive::new()),
+            LiveConnection::Redis(config) => Arc::new(Redis::open(config).await?),
+        };
+        Ok(Connected { store, log, live, engines })
+    }
+
+    /// The store alone, for commands that need no more; with what is to be closed after it.
+    pub async fn open_store(&self) -> Result<(Arc<dyn Store>, Option<Arc<Engine>>), ConnectError> {
+        match &self.store {
+            StoreConnection::Embedded(embedded) => {
+                let engine = Engine::open(&embedded.path, Options::default()).await?;
+                Ok((Arc::clone(&engine) as Arc<dyn Store>, Some(engine)))
+            }
+            StoreConnection::DynamoDb(config) => {
+                Ok((Arc::new(DynamoDb::open(config, &schemas()).await?), None))
+            }
+        }
+    }
+
+    /// The log alone, for commands that need no more; with what is to be closed after it.
+    pub async fn open_log(&self) -> Result<(Arc<dyn Log>, Option<Arc<Engine>>), ConnectError> {
+        match &self.log {
+            LogConnection::Embedded(embedded) => {
+                let engine = Engine::open(&embedded.path, Options::default()).await?;
+                Ok((Arc::clone(&engine) as Arc<dyn Log>, Some(engine)))
+            }
+            LogConnection::Kafka(config) => Ok((Arc::new(Kafka::open((**config).clone()).await?), None)),
+        }
+    }
+}
+
+fn schemas() -> Vec<TableSchema> {
+    TABLES.into_iter().cloned().collect()
+}
+
+/// Store and log in one folder are one engine, so that they share a journal.
+async fn shared_engine(engines: &mut Vec<Arc<Engine>>, path: &Path) -> Result<Arc<Engine>, OpenError> {
+    if let Some(engine) = engines.iter().find(|engine| engine.folder() == path) {
+        return Ok(Arc::clone(engine));
+    }
+    let engine = Engine::open(path, Options::default()).await?;
+    engines.push(Arc::clone(&engine));
+    Ok(engine)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::connections::{Connections, EmbeddedConnection, LogConnection, StoreConnection};
+
+    #[tokio::test]
+    async fn a_fresh_folder_has_the_models_tables_and_topics() {
+        let folder = tempfile::tempdir().unwrap();
+        let embedded = EmbeddedConnection { path: folder.path().join("data") };
+        let connections = Connections {
+            store: StoreConnection::Embedded(embedded.clone()),
+            log: LogConnection::Embedded(embedded),
+            ..Connections::default()
+        };
+        for _ in 0..2 {
+            let connected = connections.open().await.unwrap();
+            assert_eq!(connected.engines.len(), 1, "one folder is one engine");
+            assert_eq!(connected.store.tables().await.unwrap().len(), 8);
+            assert_eq!(connected.log.topics().await.unwrap().len(), 3);
+            connected.close().await;
+        }
+    }
+}
