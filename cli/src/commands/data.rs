@@ -40,13 +40,13 @@ fn named(file: &Path, folder: DataFolder) -> anyhow::Result<PathBuf> {
     if let Some(path) = folder.path {
         return Ok(path);
     }
-    let connections = match file.exists() {
-        true => settings::load(file)?.section("connections"),
-        false => Connections::default(),
-    };
+    let connections =
+        if file.exists() { settings::load(file)?.section("connections") } else { Connections::default() };
     match connections.store {
         StoreConnection::Embedded(embedded) => Ok(embedded.path),
-        _ => bail!("the store of '{}' is no embedded engine; name a folder with --path", file.display()),
+        StoreConnection::DynamoDb(_) => {
+            bail!("the store of '{}' is no embedded engine; name a folder with --path", file.display())
+        }
     }
 }
 
