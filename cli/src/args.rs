@@ -70,6 +70,12 @@ pub enum Command {
     /// Show how far sources have been read, or start one over.
     #[command(subcommand)]
     Positions(Positions),
+    /// Look after the folder of the embedded engine: what it takes, backups, checks.
+    ///
+    /// The engine keeps store and log in one folder, which one process at a time has open: stop `courant run` first. A
+    /// backup is a folder like the original; keep it on another disk, and try `courant data check` on it now and then.
+    #[command(subcommand)]
+    Data(Data),
     /// Make the running process read its file again, as SIGHUP does.
     Reload,
     /// Drain the running process and end it, as SIGTERM does.
@@ -200,6 +206,49 @@ pub enum Positions {
     List,
     /// Forget a pipeline's position: it starts over when it starts next.
     Forget { pipeline: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Data {
+    /// Show what every table, index and topic takes on disk.
+    Info {
+        #[command(flatten)]
+        folder: DataFolder,
+        /// Print it as JSON, in bytes.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read everything, and say what cannot be read or does not agree. Ends with 1 if there is anything.
+    Check {
+        #[command(flatten)]
+        folder: DataFolder,
+    },
+    /// Copy everything to a new folder, as it is at one moment.
+    Backup {
+        #[command(flatten)]
+        folder: DataFolder,
+        /// Where to; must not exist yet.
+        to: PathBuf,
+    },
+    /// Copy a backup to where the engine looks for its data, after checking it. Overwrites nothing.
+    Restore {
+        /// A folder made by `courant data backup`.
+        from: PathBuf,
+        #[command(flatten)]
+        folder: DataFolder,
+    },
+    /// Rewrite all files without what was removed or replaced. Worth it after much was removed.
+    Compact {
+        #[command(flatten)]
+        folder: DataFolder,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct DataFolder {
+    /// The folder of the engine, if it is not the one that `[connections.store]` names.
+    #[arg(long, value_name = "FOLDER")]
+    pub path: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

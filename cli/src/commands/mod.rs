@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod data;
 mod dead_letters;
 mod plan;
 mod positions;
@@ -47,6 +48,7 @@ async fn execute_on(file: PathBuf, command: Command) -> anyhow::Result<()> {
         Command::Top(options) => top::run(admin(&file)?, options.every.0).await,
         Command::DeadLetters(command) => dead_letters::run(&file, command).await,
         Command::Positions(command) => positions::run(&file, command).await,
+        Command::Data(command) => data::run(&file, command).await,
         Command::Reload => reload(&admin(&file)?).await,
         Command::Stop => Ok(admin(&file)?.stop().await?),
         Command::Bench(_) => unreachable!("has runtimes of its own"),

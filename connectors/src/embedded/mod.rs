@@ -37,7 +37,7 @@ use self::committer::Committer;
 use self::shared::Shared;
 use self::upkeep::Upkeep;
 
-pub use self::backup::restore;
+pub use self::backup::{is_engine_folder, restore};
 pub use self::care::{CareError, Progress};
 pub use self::check::Checked;
 pub use self::clock::Clock;
