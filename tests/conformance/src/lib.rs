@@ -2,11 +2,15 @@
 //!
 //! One suite per trait of `courant-connectors`, the same code for the embedded engine and for the real servers. A
 //! crate of its own, apart from the end-to-end tests, so that a change to a connector is tried without building the
-//! product around it.
+//! product around it. [`model`] is a suite above them: the data model's access patterns, on any store.
 
+#[cfg(test)]
+mod listed;
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 pub mod live;
 pub mod log;
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+pub mod model;
 pub mod servers;
 pub mod store;
 mod wait;
