@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 
 /// One for all cases: they use ids of their own.
 static SERVER: LazyLock<Dynoxide> = LazyLock::new(Dynoxide::start);
-/// Made by the first case, while the others wait: a table that is being made is there before its time to live is.
+/// Made by the first case, while the others wait: a new table is there before its time to live is set.
 static TABLES: OnceCell<()> = OnceCell::const_new();
 
 async fn start() -> UnderTest {

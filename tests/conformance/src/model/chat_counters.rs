@@ -19,7 +19,7 @@ async fn counter_of(store: &dyn Store, chat: &ChatId) -> Option<ChatCounter> {
     chat_counters::get(store, chat, Consistency::Strong).await.unwrap()
 }
 
-/// Many at once, of any size: joined in order, their ranges are all sequences from one to what the counter says.
+/// Many at once, of any size: joined, their ranges are all sequences from one to what the counter says.
 pub async fn concurrent_allocations_share_the_sequences(store: Arc<dyn Store>) {
     let chat = counted_chat(&*store).await;
     let sizes: Vec<u32> = (0..100).map(|_| rand::rng().random_range(1..=50)).collect();

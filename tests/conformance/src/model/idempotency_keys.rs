@@ -83,7 +83,8 @@ pub async fn a_key_that_has_ended_is_new(store: Arc<dyn Store>) {
 }
 
 pub async fn a_key_is_kept_for_seven_days(store: Arc<dyn Store>) {
-    let old = IdempotencyKey { created_at: ago(7 * DAY - MINUTE), ..new_key(&ChatId::generate(), 1) };
+    let old =
+        IdempotencyKey { created_at: ago(6 * DAY + 23 * 60 * MINUTE), ..new_key(&ChatId::generate(), 1) };
     assert_eq!(idempotency_keys::put(&*store, &old).await.unwrap(), Put::Done);
     assert_eq!(stored(&*store, &old).await.as_ref(), Some(&old));
     let again = IdempotencyKey { sequence: 2, created_at: now(), ..old.clone() };

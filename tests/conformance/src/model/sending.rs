@@ -1,7 +1,7 @@
 //! Sending: a message and its idempotency key in one transaction, both or neither.
 //!
-//! The sequence is allocated before, apart from it. So whoever is refused leaves a gap, and finds by the key what was
-//! stored instead.
+//! The sequence is allocated before, apart from it. So whoever is refused leaves a gap, and finds by the key
+//! what was stored instead.
 
 use std::sync::Arc;
 
