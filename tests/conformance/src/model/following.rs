@@ -181,7 +181,8 @@ pub async fn what_was_not_done_comes_again(store: Arc<dyn Store>) {
     to_the_end(&store, resumed, seen, writing).await;
 }
 
-/// Whoever begins now sees nothing of before, and everything since the first they see.
+/// Whoever begins now sees nothing of before, and everything since the first they see. In one chat, which is
+/// one partition: shards begin each at its own moment.
 pub async fn a_follower_can_begin_now(store: Arc<dyn Store>) {
     let chat = ChatId::generate();
     for sequence in 1..=10 {

@@ -1,9 +1,9 @@
 //! The data model on a store: every access pattern does what it is documented to do, not only what it asks.
 //!
 //! Give [`model_suite!`](crate::model_suite) an async function that starts a store with the product's tables
-//! ([`create_tables`]) and returns it as [`UnderTest`](crate::store::UnderTest); it becomes one test per case.
-//! The tables have fixed names and cases have ids of their own, so that all cases can run at the same time on
-//! one server, and again on the same one.
+//! ([`create_tables`]) and returns it as [`UnderTest`](crate::store::UnderTest); it becomes one test per
+//! case. The tables have fixed names and cases have ids of their own, so that all cases can run at the same
+//! time on one server, and again on the same one.
 //!
 //! One file per table, and three for what spans them: `sending`, `following`, `restricted`. Patterns that
 //! read strongly are asserted at once; those that are documented as eventual, from an index or not, are
