@@ -4,12 +4,16 @@
 //! crate of its own, apart from the end-to-end tests, so that a change to a connector is tried without building the
 //! product around it.
 //!
-//! [`crash`]: a process that writes to the embedded engine until it is killed, and what must be there afterwards.
+//! [`model`] is a suite above them: the data model's access patterns, on any store. [`crash`]: a process that writes to the embedded engine until it is killed, and what must be there afterwards.
 
 pub mod crash;
+#[cfg(test)]
+mod listed;
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 pub mod live;
 pub mod log;
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+pub mod model;
 pub mod servers;
 pub mod store;
 mod wait;

@@ -27,7 +27,11 @@ impl Table {
             let (key, value) = guard.into_inner().map_err(read_error)?;
             let item = decode_item(&value)?;
             if row_key(&self.schema, &item)? != *key {
-                checked.finding(format!("table '{}' has {item:?} under another key", self.name()));
+                checked.finding(format!(
+                    "table '{}' has {:?} under another key",
+                    self.name(),
+                    self.key_of(&item)
+                ));
             }
             for (index, count) in self.indexes.iter().zip(&mut in_indexes) {
                 *count += u64::from(self.check_index_row(snapshot, index, &key, &item, checked)?);
@@ -69,9 +73,16 @@ impl Table {
         if found.as_deref() != Some(&expected[..]) {
             let how = if found.is_some() { "otherwise than in" } else { "not though it is in" };
             let (table, index) = (self.name(), &index.schema.name);
-            checked.finding(format!("{item:?} is in index '{index}' {how} table '{table}'"));
+            let key = self.key_of(item);
+            checked.finding(format!("{key:?} is in index '{index}' {how} table '{table}'"));
         }
         Ok(found.is_some())
+    }
+
+    /// What names an item. Findings are read by people who need not know what the item says.
+    fn key_of(&self, item: &Item) -> Item {
+        let names = self.schema.key_names(None);
+        names.filter_map(|name| Some((name.clone(), item.get(name)?.clone()))).collect()
     }
 
     fn check_end(&self, snapshot: &Snapshot, row: &[u8], item: &Item, checked: &mut Checked) -> Result<bool> {
@@ -79,7 +90,7 @@ impl Table {
         let Some(end) = self.schema.ttl.as_ref().and_then(|ttl| item.u64(ttl)) else { return Ok(false) };
         let noted = snapshot.contains_key(expiry, expiry_key(end, row)).map_err(read_error)?;
         if !noted {
-            checked.finding(format!("the end of {item:?} in '{}' is not noted", self.name()));
+            checked.finding(format!("the end of {:?} in '{}' is not noted", self.key_of(item), self.name()));
         }
         Ok(noted)
     }
