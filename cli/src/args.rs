@@ -206,12 +206,32 @@ pub enum Positions {
 pub enum Bench {
     /// What the runtime costs beside a loop written by hand.
     Runtime(BenchOptions),
+    /// Durable writes to `connections.store`, at 1, 64 and 1024 in flight.
+    ///
+    /// On the embedded engine in a new folder beside the configured one, against what the same disk does; on a server
+    /// in a new table, which is removed again.
+    Store(ConnectionBenchOptions),
+    /// Durable appends to `connections.log`, at 1, 64 and 1024 in flight, and reading them back.
+    ///
+    /// On the embedded engine in a new folder beside the configured one, against what the same disk does; on a server
+    /// in a new topic, which is removed again.
+    Log(ConnectionBenchOptions),
 }
 
 #[derive(Debug, Clone, Copy, Args)]
 pub struct BenchOptions {
     /// How long to measure, all figures together.
     #[arg(long, default_value_t = 40)]
+    pub seconds: u32,
+    /// One JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub struct ConnectionBenchOptions {
+    /// How long to measure, all figures together.
+    #[arg(long, default_value_t = 30)]
     pub seconds: u32,
     /// One JSON object a line.
     #[arg(long)]

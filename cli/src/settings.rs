@@ -201,7 +201,9 @@ mod tests {
         let loaded = load(file, &[("COURANT_CONNECTIONS__STORE__PATH", "elsewhere")]).unwrap();
         let elsewhere = EmbeddedConnection { path: "elsewhere".into() };
         assert_eq!(loaded.store, StoreConnection::Embedded(elsewhere));
-        assert!(matches!(loaded.live, LiveConnection::Redis(redis) if redis.url == "redis://a"));
+        assert!(
+            matches!(loaded.live, LiveConnection::Redis(redis) if redis.url.as_deref() == Some("redis://a"))
+        );
         assert_eq!(loaded.log, Connections::default().log);
 
         let server = [

@@ -24,7 +24,7 @@ use crate::{app, describe, graph, top};
 pub fn execute(cli: Cli) -> anyhow::Result<()> {
     let command = cli.command.unwrap_or(Command::Run(args::Run::default()));
     if let Command::Bench(command) = &command {
-        return bench::run(command); // with runtimes of its own, of one core and of two
+        return bench::run(&cli.config, command); // with runtimes of its own, of one core and of two
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(execute_on(cli.config, command))
