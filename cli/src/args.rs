@@ -1,5 +1,6 @@
 //! The command line as it is written; `--help` is made from the comments here.
 
+use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -13,7 +14,7 @@ Exit codes:
   0  all went well
   1  it failed; standard error says why
   2  the command line is wrong
-  3  the configuration is wrong
+  3  the configuration is wrong, or `drift` found a difference
   4  a test of `courant test` failed
   5  no running process answered
 
@@ -70,6 +71,16 @@ pub enum Command {
     /// Show how far sources have been read, or start one over.
     #[command(subcommand)]
     Positions(Positions),
+    /// Make the tables of `connections.store`, look at them, and compare them with the model.
+    ///
+    /// What is there already is never changed: `drift` says what is different, and somebody decides on it.
+    #[command(subcommand)]
+    Tables(Tables),
+    /// Make the topics of `connections.log`, look at them, and compare them with the model.
+    ///
+    /// What is there already is never changed: `drift` says what is different, and somebody decides on it.
+    #[command(subcommand)]
+    Topics(Topics),
     /// Make the running process read its file again, as SIGHUP does.
     Reload,
     /// Drain the running process and end it, as SIGTERM does.
@@ -200,6 +211,75 @@ pub enum Positions {
     List,
     /// Forget a pipeline's position: it starts over when it starts next.
     Forget { pipeline: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Tables {
+    /// Create the tables that are missing. Those that are there are left as they are.
+    Create(WantedTables),
+    /// Show tables as they are: keys, indexes, TTL, stream, capacity, recovery, size.
+    Describe {
+        /// Any table of the store; all of the model if left out.
+        table: Option<String>,
+        /// Print a JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Compare tables with the model and print every difference. Ends with 3 if there is one.
+    Drift {
+        #[command(flatten)]
+        wanted: WantedTables,
+        /// Print the differences, and what the server does not tell, as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// The model's tables with what an installation wants otherwise; the same for making and comparing.
+#[derive(Debug, Args)]
+pub struct WantedTables {
+    /// Only these tables.
+    #[arg(long, value_name = "TABLE", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// These tables with a change stream, beside those that have one anyway.
+    #[arg(long, value_name = "TABLE", value_delimiter = ',')]
+    pub stream: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Topics {
+    /// Create the topics that are missing. Those that are there are left as they are.
+    Create(WantedTopics),
+    /// Show topics as they are: partitions, retention, copies, size.
+    Describe {
+        /// Any topic of the log; all of the model if left out.
+        topic: Option<String>,
+        /// Print a JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Compare topics with the model and print every difference. Ends with 3 if there is one.
+    Drift {
+        #[command(flatten)]
+        wanted: WantedTopics,
+        /// Print the differences, and what the server does not tell, as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// The model's topics with what an installation wants otherwise; the same for making and comparing.
+#[derive(Debug, Args)]
+pub struct WantedTopics {
+    /// Only these topics.
+    #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Partitions of each topic. Adding some later moves chats to other partitions, and their order is lost.
+    #[arg(long, value_name = "COUNT")]
+    pub partitions: Option<NonZeroU32>,
+    /// Copies of each topic on different brokers. A single broker has one, with a warning.
+    #[arg(long, value_name = "COUNT")]
+    pub replication: Option<NonZeroU16>,
 }
 
 #[derive(Debug, Subcommand)]

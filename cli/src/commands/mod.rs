@@ -3,10 +3,13 @@
 mod bench;
 mod check;
 mod dead_letters;
+mod inventory;
 mod plan;
 mod positions;
+mod tables;
 mod tap;
 mod test;
+mod topics;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -47,6 +50,8 @@ async fn execute_on(file: PathBuf, command: Command) -> anyhow::Result<()> {
         Command::Top(options) => top::run(admin(&file)?, options.every.0).await,
         Command::DeadLetters(command) => dead_letters::run(&file, command).await,
         Command::Positions(command) => positions::run(&file, command).await,
+        Command::Tables(command) => tables::run(&file, command).await,
+        Command::Topics(command) => topics::run(&file, command).await,
         Command::Reload => reload(&admin(&file)?).await,
         Command::Stop => Ok(admin(&file)?.stop().await?),
         Command::Bench(_) => unreachable!("has runtimes of its own"),
