@@ -3,7 +3,7 @@
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use courant_pipeline::units::Span;
 
@@ -81,6 +81,11 @@ pub enum Command {
     /// What is there already is never changed: `drift` says what is different, and somebody decides on it.
     #[command(subcommand)]
     Topics(Topics),
+    /// Print the access that pipelines need: an IAM policy, Kafka ACLs, a Redis ACL.
+    ///
+    /// Made of what their stages declare, and nothing more. Names, region and table prefix are those of
+    /// `[connections]`; what is not known there is left for you to fill in.
+    Iam(Iam),
     /// Make the running process read its file again, as SIGHUP does.
     Reload,
     /// Drain the running process and end it, as SIGTERM does.
@@ -280,6 +285,35 @@ pub struct WantedTopics {
     /// Copies of each topic on different brokers. A single broker has one, with a warning.
     #[arg(long, value_name = "COUNT")]
     pub replication: Option<NonZeroU16>,
+}
+
+#[derive(Debug, Args)]
+pub struct Iam {
+    /// What a process needs that runs these.
+    #[arg(value_name = "PIPELINE", required = true)]
+    pub pipelines: Vec<String>,
+    /// Only the rules of one server, as it takes them.
+    #[arg(long, value_enum, conflicts_with = "json")]
+    pub format: Option<IamFormat>,
+    /// Print all rules as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// The AWS account of the tables.
+    #[arg(long, value_name = "ID", default_value = "${AWS_ACCOUNT_ID}", hide_default_value = true)]
+    pub account: String,
+    /// The user of Kafka and Redis. `courant-PIPELINE` if left out, and `courant` for several pipelines.
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IamFormat {
+    /// A policy document for DynamoDB.
+    Iam,
+    /// Commands for Kafka's `kafka-acls.sh`.
+    Kafka,
+    /// A command for Redis.
+    Redis,
 }
 
 #[derive(Debug, Subcommand)]

@@ -53,6 +53,7 @@ fn a_wrong_configuration_is_3_for_every_command_that_needs_it() {
         &["test"],
         &["tables", "create"],
         &["topics", "create"],
+        &["iam", "p"],
         &["bench", "store"],
         &["bench", "log"],
     ] {

@@ -286,6 +286,22 @@ fn a_single_broker_has_one_copy_with_a_warning() {
 }
 
 #[test]
+fn a_pipeline_that_touches_nothing_needs_no_access() {
+    let home = home!().with(PIPELINE);
+    let said = home.run(&["iam", "p"]).ok();
+    assert_eq!(said, "`p` needs no access: its stages touch neither store, log nor live state\n");
+    let nothing = json!({"iam": null, "kafka": [], "redis": null});
+    assert_eq!(json_of(&home.run(&["iam", "p", "--json"]).ok()), nothing);
+    for format in ["iam", "kafka", "redis"] {
+        let ended = home.run(&["iam", "p", "--format", format]);
+        assert_eq!(ended.stderr, "note: `p` needs no such rules\n");
+        assert_eq!(ended.ok(), "", "nothing that a server would take for rules");
+    }
+    let said = home.run(&["iam", "q"]).refused(1);
+    assert!(said.contains("no pipeline `q`; it declares: p"), "{said}");
+}
+
+#[test]
 fn measuring_leaves_no_trace() {
     let home = home!().with(PIPELINE);
     let figures = home.run(&["bench", "store", "--seconds", "1", "--json"]).ok();

@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod dead_letters;
+mod iam;
 mod inventory;
 mod plan;
 mod positions;
@@ -52,6 +53,7 @@ async fn execute_on(file: PathBuf, command: Command) -> anyhow::Result<()> {
         Command::Positions(command) => positions::run(&file, command).await,
         Command::Tables(command) => tables::run(&file, command).await,
         Command::Topics(command) => topics::run(&file, command).await,
+        Command::Iam(options) => iam::run(&file, &options),
         Command::Reload => reload(&admin(&file)?).await,
         Command::Stop => Ok(admin(&file)?.stop().await?),
         Command::Bench(_) => unreachable!("has runtimes of its own"),
@@ -87,19 +89,20 @@ fn admin(file: &Path) -> anyhow::Result<AdminClient> {
 }
 
 fn draw(file: &Path, options: &args::Graph) -> anyhow::Result<()> {
-    let mut topologies = settings::load(file)?.topologies;
-    let names = names(&topologies);
-    if let Some(unknown) = options.pipelines.iter().find(|name| !names.contains(name)) {
-        bail!("the file declares no pipeline `{unknown}`; it declares: {}", names.join(", "));
-    }
-    if !options.pipelines.is_empty() {
-        topologies.retain(|topology| options.pipelines.iter().any(|name| **name == *topology.name));
-    }
+    let topologies = named(settings::load(file)?.topologies, &options.pipelines)?;
     say(&graph::draw(options.format, &topologies))
 }
 
-fn names(topologies: &[Topology]) -> Vec<String> {
-    topologies.iter().map(|topology| topology.name.to_string()).collect()
+/// The pipelines of these names; all if none is named.
+fn named(mut topologies: Vec<Topology>, wanted: &[String]) -> anyhow::Result<Vec<Topology>> {
+    let names: Vec<String> = topologies.iter().map(|topology| topology.name.to_string()).collect();
+    if let Some(unknown) = wanted.iter().find(|name| !names.contains(name)) {
+        bail!("the file declares no pipeline `{unknown}`; it declares: {}", names.join(", "));
+    }
+    if !wanted.is_empty() {
+        topologies.retain(|topology| wanted.iter().any(|name| **name == *topology.name));
+    }
+    Ok(topologies)
 }
 
 fn stages(options: &args::Stages) -> anyhow::Result<()> {
