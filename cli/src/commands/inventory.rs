@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use courant_connectors::connections::{Connections, EmbeddedConnection};
-use courant_connectors::embedded::Engine;
+use courant_connectors::embedded::{Engine, is_engine_folder};
 use courant_connectors::model::drift::Difference;
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ pub(super) fn connections(file: &Path) -> anyhow::Result<Connections> {
 
 /// Looking makes nothing: the engine would create its folder.
 pub(super) fn check_is_there(embedded: &EmbeddedConnection, command: &str) -> anyhow::Result<()> {
-    if embedded.path.exists() {
+    if is_engine_folder(&embedded.path) {
         return Ok(());
     }
     bail!("there is nothing in `{}` yet; `courant {command} create` makes it", embedded.path.display())

@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod data;
 mod dead_letters;
 mod iam;
 mod inventory;
@@ -54,6 +55,7 @@ async fn execute_on(file: PathBuf, command: Command) -> anyhow::Result<()> {
         Command::Tables(command) => tables::run(&file, command).await,
         Command::Topics(command) => topics::run(&file, command).await,
         Command::Iam(options) => iam::run(&file, &options),
+        Command::Data(command) => data::run(&file, command).await,
         Command::Reload => reload(&admin(&file)?).await,
         Command::Stop => Ok(admin(&file)?.stop().await?),
         Command::Bench(_) => unreachable!("has runtimes of its own"),

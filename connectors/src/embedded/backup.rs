@@ -77,7 +77,7 @@ pub async fn restore(
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(to, &error)),
     }
-    if !from.join("version").exists() {
+    if !is_engine_folder(from) {
         return Err(CareError::NoBackup { folder: from.to_owned() });
     }
     let backup = Engine::open(from, Options::default()).await?;
@@ -89,6 +89,11 @@ pub async fn restore(
     let restored = backup.backup(to, progress).await;
     backup.close().await;
     restored
+}
+
+/// Whether the folder was made by an engine. Opening would make it into one.
+pub fn is_engine_folder(folder: &Path) -> bool {
+    folder.join("version").is_file()
 }
 
 fn refuse_existing(to: &Path) -> Result<(), CareError> {

@@ -50,9 +50,8 @@ pub(super) fn read(written: &[u8], before: Option<u64>) -> Reading {
                 at += batch.length;
                 last_sequence = Some(batch.sequence);
             }
-            Some(_) => return Reading::Damaged { at },
             None if is_unfinished(&written[at..], at) => return Reading::Incomplete { at, last_sequence },
-            None => return Reading::Damaged { at },
+            Some(_) | None => return Reading::Damaged { at },
         }
     }
     Reading::Whole { last_sequence }

@@ -39,7 +39,7 @@ use self::committer::Committer;
 use self::shared::Shared;
 use self::upkeep::Upkeep;
 
-pub use self::backup::restore;
+pub use self::backup::{is_engine_folder, restore};
 pub use self::care::{CareError, Progress};
 pub use self::check::Checked;
 pub use self::clock::Clock;
@@ -68,6 +68,10 @@ const JOURNAL_BYTES: u64 = 256 << 20;
 /// How often and how far apart a folder in use is tried.
 const OPEN_TRIES: u32 = 4;
 const OPEN_PAUSE: Duration = Duration::from_millis(100);
+
+/// Threads that write full memory tables to files and tidy the files up. More than cores: while some tidy up for long,
+/// another must be free to empty memory, or writers wait.
+const WORKERS: usize = 4;
 
 /// An open folder. Handles of store and log are made by sharing it: `Arc<Engine>` is an `Arc<dyn Store>` and an
 /// `Arc<dyn Log>`.
@@ -108,6 +112,7 @@ impl Engine {
         let builder = Database::builder(&folder)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES)
+            .worker_threads(WORKERS)
             // the committer says when, in one place
             .manual_journal_persist(true)
             // what is synced is small or incompressible more often than not; files are compressed later

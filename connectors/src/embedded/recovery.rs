@@ -129,13 +129,12 @@ fn read_written(path: &Path) -> io::Result<Vec<u8>> {
 
 /// The length without the zeros that were put there beforehand.
 fn written_bytes(path: &Path) -> io::Result<u64> {
-    const STEP: u64 = 64 * 1024;
-    const ZEROS: [u8; STEP as usize] = [0; STEP as usize];
+    static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
     let mut file = File::open(path)?;
     let mut end = file.metadata()?.len();
     let mut block = Vec::new();
     while end > 0 {
-        let start = end.saturating_sub(STEP);
+        let start = end.saturating_sub(ZEROS.len() as u64);
         file.seek(SeekFrom::Start(start))?;
         block.clear();
         Read::by_ref(&mut file).take(end - start).read_to_end(&mut block)?;

@@ -82,7 +82,7 @@ impl Shared {
 /// A tree of its own for one kind of rows. Its newest rows are in memory up to this size, then they become a file; the
 /// journal's limit bounds all trees together.
 pub(super) fn open_keyspace(database: &Database, name: &str) -> Result<Keyspace, fjall::Error> {
-    const IN_MEMORY_BYTES: u64 = 32 << 20;
+    const IN_MEMORY_BYTES: u64 = 64 << 20;
     // What a group appends or changes is one large value, written once and read in order: kept out of the tree, it is
     // not copied again whenever the tree is tidied up.
     let has_large_values = name.ends_with(".chunks") || name.ends_with(".changes");

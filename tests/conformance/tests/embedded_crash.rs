@@ -27,7 +27,7 @@ async fn round(folder: &Path, model: &mut Model, random: &mut StdRng) {
         tokio::time::sleep(Duration::from_millis(random.random_range(0..80))).await;
     } else {
         // few as often as many
-        let up_to = 1 << random.random_range(1..12);
+        let up_to = 1 << random.random_range(1..14);
         writer.hear(model, random.random_range(1..=up_to)).await;
     }
     writer.kill(model).await;

@@ -99,13 +99,19 @@ fn item(step: u64) -> Item {
     Item::new().with("id", format!("id-{step:03}")).with("kind", "k").with("step", step).with("text", text)
 }
 
+/// Some are large enough to be kept apart from the others.
+fn payload(step: u64) -> String {
+    let fill = if step % 4 == 1 { 6000 } else { 10 };
+    format!("record {step} {}", "x".repeat(fill))
+}
+
 /// Even steps write a row, odd ones a record.
 async fn write(engine: &Engine, step: u64) {
     if step.is_multiple_of(2) {
         let put = Write::put("items", item(step));
         engine.write(put, Returning::Nothing, Durability::Synced).await.unwrap();
     } else {
-        let record = NewRecord { payload: format!("record {step}").into(), ..NewRecord::default() };
+        let record = NewRecord { payload: payload(step).into(), ..NewRecord::default() };
         engine.produce(&Topic::from("events"), vec![record]).await.remove(0).unwrap();
     }
 }
@@ -168,8 +174,10 @@ async fn read(engine: &Engine) -> Option<Found> {
             Ok(Fetch::Records { records: fetched, .. }) => {
                 records.extend(fetched.into_iter().map(|record| {
                     let text = String::from_utf8(record.payload.to_vec()).expect("wrong data was served");
-                    text.strip_prefix("record ").expect("wrong data was served").parse::<u64>().unwrap()
-                }))
+                    let step = text.split(' ').nth(1).and_then(|step| step.parse::<u64>().ok());
+                    assert_eq!(step.map(payload), Some(text), "wrong data was served");
+                    step.unwrap()
+                }));
             }
             Err(LogError::Damaged(_)) => return None,
             other => panic!("{other:?}"),
@@ -258,8 +266,10 @@ fn assert_says_what_to_do(error: &OpenError, folder: &Path) {
 async fn a_cut_journal_loses_exactly_the_unfinished_write() {
     let Written { folder, ends } = prepare().await;
     let whole = journal(folder.path());
-    let first = usize::try_from(ends[ends.len() - 4]).unwrap();
-    for (number, cut) in (first..=whole.len()).rev().step_by(13).enumerate() {
+    let end = |back: usize| usize::try_from(ends[ends.len() - back]).unwrap();
+    // closely in the last two writes, which are small, and here and there in the large one before
+    let cuts = (end(3)..=whole.len()).rev().step_by(13).chain((end(4)..end(3)).step_by(397));
+    for (number, cut) in cuts.enumerate() {
         // as a process leaves it that made the journal, and one that opened it again
         let length = (number % 2 == 0).then_some(PREALLOCATED);
         let copy = copy_with_journal(folder.path(), &whole[..cut], length);
@@ -331,6 +341,7 @@ async fn a_flipped_bit_in_the_journal_is_never_served() {
 /// Whatever file a bit is flipped in, what is read is right or refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flipped_bit_in_a_file_is_never_served() {
+    const CASES: usize = 250;
     let Written { folder, .. } = prepare().await;
     let engine = open(folder.path()).await.unwrap();
     engine.compact(|_| ()).await.unwrap();
@@ -339,7 +350,6 @@ async fn a_flipped_bit_in_a_file_is_never_served() {
     // everything is in files now, and is to be read from there
     let mut random = StdRng::seed_from_u64(11);
     let mut refused = 0;
-    const CASES: usize = 250;
     for _ in 0..CASES {
         let copy = copy_with_journal(folder.path(), &[], None);
         let with_bytes = |path: &PathBuf| fs::metadata(path).unwrap().len() > 0;

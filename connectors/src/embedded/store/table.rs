@@ -201,10 +201,10 @@ impl Table {
         }
     }
 
-    /// Rows that ended before this second, oldest first: their keys and ends.
+    /// Rows that have ended by this second, oldest first: their keys and ends.
     pub(super) fn ended_rows(&self, now: u64, limit: usize) -> Result<Vec<(u64, Vec<u8>)>> {
         let Some(expiry) = &self.expiry else { return Ok(Vec::new()) };
-        let ended = expiry.range(..=expiry_key(now, &[0xff])).take(limit);
+        let ended = expiry.range(..expiry_key(now + 1, &[])).take(limit);
         ended
             .map(|guard| {
                 let key = guard.key().map_err(super::read_error)?;
