@@ -1,10 +1,14 @@
 //! The command line as it is written; `--help` is made from the comments here.
 
+mod servers;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use courant_pipeline::units::Span;
+
+pub use servers::{Iam, IamFormat, Tables, Topics, WantedTables, WantedTopics};
 
 use crate::graph;
 
@@ -13,7 +17,7 @@ Exit codes:
   0  all went well
   1  it failed; standard error says why
   2  the command line is wrong
-  3  the configuration is wrong
+  3  the configuration is wrong, or `drift` found a difference
   4  a test of `courant test` failed
   5  no running process answered
 
@@ -70,6 +74,21 @@ pub enum Command {
     /// Show how far sources have been read, or start one over.
     #[command(subcommand)]
     Positions(Positions),
+    /// Make the tables of `connections.store`, look at them, and compare them with the model.
+    ///
+    /// What is there already is never changed: `drift` says what is different, and somebody decides on it.
+    #[command(subcommand)]
+    Tables(Tables),
+    /// Make the topics of `connections.log`, look at them, and compare them with the model.
+    ///
+    /// What is there already is never changed: `drift` says what is different, and somebody decides on it.
+    #[command(subcommand)]
+    Topics(Topics),
+    /// Print the access that pipelines need: an IAM policy, Kafka ACLs, a Redis ACL.
+    ///
+    /// Made of what their stages declare, and nothing more. Names, region and table prefix are those of
+    /// `[connections]`; what is not known there is left for you to fill in.
+    Iam(Iam),
     /// Look after the folder of the embedded engine: what it takes, backups, checks.
     ///
     /// The engine keeps store and log in one folder, which one process at a time has open: stop `courant run` first. A
@@ -255,12 +274,32 @@ pub struct DataFolder {
 pub enum Bench {
     /// What the runtime costs beside a loop written by hand.
     Runtime(BenchOptions),
+    /// Durable writes to `connections.store`, at 1, 64 and 1024 in flight.
+    ///
+    /// On the embedded engine in a new folder beside the configured one, against what the same disk does; on a server
+    /// in a new table, which is removed again.
+    Store(ConnectionBenchOptions),
+    /// Durable appends to `connections.log`, at 1, 64 and 1024 in flight, and reading them back.
+    ///
+    /// On the embedded engine in a new folder beside the configured one, against what the same disk does; on a server
+    /// in a new topic, which is removed again.
+    Log(ConnectionBenchOptions),
 }
 
 #[derive(Debug, Clone, Copy, Args)]
 pub struct BenchOptions {
     /// How long to measure, all figures together.
     #[arg(long, default_value_t = 40)]
+    pub seconds: u32,
+    /// One JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub struct ConnectionBenchOptions {
+    /// How long to measure, all figures together.
+    #[arg(long, default_value_t = 30)]
     pub seconds: u32,
     /// One JSON object a line.
     #[arg(long)]

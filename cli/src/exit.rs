@@ -12,13 +12,15 @@ pub enum Exit {
     BadConfiguration,
     /// The differences are printed.
     TestsFailed,
+    /// What is otherwise than in the model is printed.
+    Drifted,
 }
 
 /// The code for an error, which is printed unless it has been already.
 pub fn code_for(error: &anyhow::Error) -> ExitCode {
     if let Some(exit) = error.downcast_ref::<Exit>() {
         return ExitCode::from(match exit {
-            Exit::BadConfiguration => 3,
+            Exit::BadConfiguration | Exit::Drifted => 3,
             Exit::TestsFailed => 4,
         });
     }

@@ -22,7 +22,7 @@ fn the_help_documents_the_codes() {
         "0  all went well",
         "1  it failed; standard error says why",
         "2  the command line is wrong",
-        "3  the configuration is wrong",
+        "3  the configuration is wrong, or `drift` found a difference",
         "4  a test of `courant test` failed",
         "5  no running process answered",
     ] {
@@ -44,7 +44,19 @@ fn a_wrong_command_line_is_2() {
 #[test]
 fn a_wrong_configuration_is_3_for_every_command_that_needs_it() {
     let home = home!().with(&PIPELINE.replace("blackhole", "blackhol"));
-    for command in [&[][..], &["run"], &["check"], &["plan"], &["graph"], &["test"]] {
+    for command in [
+        &[][..],
+        &["run"],
+        &["check"],
+        &["plan"],
+        &["graph"],
+        &["test"],
+        &["tables", "create"],
+        &["topics", "create"],
+        &["iam", "p"],
+        &["bench", "store"],
+        &["bench", "log"],
+    ] {
         let said = home.run(command).refused(3);
         assert!(said.contains("unknown stage kind `blackhol`"), "{command:?}: {said}");
     }

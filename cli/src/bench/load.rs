@@ -47,7 +47,7 @@ where
     Call: FnMut(u64) -> Calling,
     Calling: Future<Output = Result<(), E>>,
 {
-    let (mut calls, mut latencies) = (0u64, Vec::new());
+    let (mut calls, mut latencies, mut oldest) = (0u64, Vec::new(), 0);
     let mut now = Instant::now();
     while now < end {
         call(calls).await?;
@@ -55,7 +55,8 @@ where
         if latencies.len() < KEPT {
             latencies.push(after - now);
         } else {
-            latencies[calls as usize % KEPT] = after - now;
+            latencies[oldest] = after - now;
+            oldest = (oldest + 1) % KEPT;
         }
         calls += 1;
         now = after;

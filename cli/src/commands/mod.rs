@@ -4,10 +4,14 @@ mod bench;
 mod check;
 mod data;
 mod dead_letters;
+mod iam;
+mod inventory;
 mod plan;
 mod positions;
+mod tables;
 mod tap;
 mod test;
+mod topics;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -25,7 +29,7 @@ use crate::{app, describe, graph, top};
 pub fn execute(cli: Cli) -> anyhow::Result<()> {
     let command = cli.command.unwrap_or(Command::Run(args::Run::default()));
     if let Command::Bench(command) = &command {
-        return bench::run(command); // with runtimes of its own, of one core and of two
+        return bench::run(&cli.config, command); // with runtimes of its own, of one core and of two
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(execute_on(cli.config, command))
@@ -48,6 +52,9 @@ async fn execute_on(file: PathBuf, command: Command) -> anyhow::Result<()> {
         Command::Top(options) => top::run(admin(&file)?, options.every.0).await,
         Command::DeadLetters(command) => dead_letters::run(&file, command).await,
         Command::Positions(command) => positions::run(&file, command).await,
+        Command::Tables(command) => tables::run(&file, command).await,
+        Command::Topics(command) => topics::run(&file, command).await,
+        Command::Iam(options) => iam::run(&file, &options),
         Command::Data(command) => data::run(&file, command).await,
         Command::Reload => reload(&admin(&file)?).await,
         Command::Stop => Ok(admin(&file)?.stop().await?),
@@ -84,19 +91,20 @@ fn admin(file: &Path) -> anyhow::Result<AdminClient> {
 }
 
 fn draw(file: &Path, options: &args::Graph) -> anyhow::Result<()> {
-    let mut topologies = settings::load(file)?.topologies;
-    let names = names(&topologies);
-    if let Some(unknown) = options.pipelines.iter().find(|name| !names.contains(name)) {
-        bail!("the file declares no pipeline `{unknown}`; it declares: {}", names.join(", "));
-    }
-    if !options.pipelines.is_empty() {
-        topologies.retain(|topology| options.pipelines.iter().any(|name| **name == *topology.name));
-    }
+    let topologies = named(settings::load(file)?.topologies, &options.pipelines)?;
     say(&graph::draw(options.format, &topologies))
 }
 
-fn names(topologies: &[Topology]) -> Vec<String> {
-    topologies.iter().map(|topology| topology.name.to_string()).collect()
+/// The pipelines of these names; all if none is named.
+fn named(mut topologies: Vec<Topology>, wanted: &[String]) -> anyhow::Result<Vec<Topology>> {
+    let names: Vec<String> = topologies.iter().map(|topology| topology.name.to_string()).collect();
+    if let Some(unknown) = wanted.iter().find(|name| !names.contains(name)) {
+        bail!("the file declares no pipeline `{unknown}`; it declares: {}", names.join(", "));
+    }
+    if !wanted.is_empty() {
+        topologies.retain(|topology| wanted.iter().any(|name| **name == *topology.name));
+    }
+    Ok(topologies)
 }
 
 fn stages(options: &args::Stages) -> anyhow::Result<()> {

@@ -18,15 +18,16 @@ use crate::model::topics;
 use crate::redis::Redis;
 use crate::store::{AdminStore, Store, StoreError, TableSchema};
 
+/// What was being connected; the source says why it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("opening the embedded engine: {0}")]
+    #[error("opening the embedded engine")]
     Embedded(#[from] OpenError),
-    #[error("connecting to the store: {0}")]
+    #[error("connecting to the store")]
     Store(#[from] StoreError),
-    #[error("connecting to the log: {0}")]
+    #[error("connecting to the log")]
     Log(#[from] LogError),
-    #[error("connecting to live state: {0}")]
+    #[error("connecting to live state")]
     Live(#[from] LiveError),
 }
 

@@ -27,6 +27,8 @@ mod space;
 mod store;
 mod upkeep;
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,6 +106,9 @@ impl Engine {
         options: Options,
     ) -> Result<(Arc<Shared>, Arc<Committer>, PathBuf), OpenError> {
         recovery::check_files(&folder)?;
+        // What users wrote is for the owner; a folder that is there keeps the permissions somebody gave it.
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        created.map_err(|source| OpenError::Io { folder: folder.clone(), source })?;
         let builder = Database::builder(&folder)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES)

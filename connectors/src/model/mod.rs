@@ -3,8 +3,10 @@
 //! - [`tables`]: one file per table: the record, its schema, and one function per access pattern.
 //! - [`topics`]: one file per topic: the event as it is written.
 //! - [`families`]: the key families of live state, by name.
+//! - [`drift`]: what is otherwise on a server than here.
 //! - [`Timestamp`]: how tables and events write a moment.
 
+pub mod drift;
 pub mod families;
 mod ids;
 pub mod tables;

@@ -43,7 +43,9 @@ impl AdminLog for Engine {
     async fn describe_topic(&self, topic: &Topic) -> Result<Option<TopicDescription>> {
         let Some(topic) = self.shared.topics().get(topic).cloned() else { return Ok(None) };
         let spec = TopicSpec { replication: 1, ..topic.spec.clone() };
-        Ok(Some(TopicDescription { spec, unknown: Vec::new(), bytes: Some(topic.chunks.disk_space()) }))
+        // one copy is all there can be, so it is no drift either
+        let unknown = vec!["replication"];
+        Ok(Some(TopicDescription { spec, unknown, bytes: Some(topic.chunks.disk_space()) }))
     }
 
     async fn delete_topic(&self, topic: &Topic) -> Result<()> {
