@@ -68,20 +68,20 @@ async fn prepare(folder: &Path) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_brings_back_what_was_lost() {
     let home = home!();
-    prepare(&home.path("data")).await;
-    assert!(home.run(&["data", "backup", "copy"]).ok().contains("'copy' is a backup of 'data'"));
+    prepare(&home.path("data/engine")).await;
+    assert!(home.run(&["data", "backup", "copy"]).ok().contains("'copy' is a backup of 'data/engine'"));
     let refused = home.run(&["data", "backup", "copy"]).refused(1);
     assert!(refused.contains("'copy' exists"), "{refused}");
     let refused = home.run(&["data", "restore", "copy"]).refused(1);
-    assert!(refused.contains("'data' exists"), "{refused}");
+    assert!(refused.contains("'data/engine' exists"), "{refused}");
 
-    std::fs::remove_dir_all(home.path("data")).unwrap();
+    std::fs::remove_dir_all(home.path("data/engine")).unwrap();
     home.run(&["data", "restore", "copy"]).ok();
-    let engine = open(&home.path("data")).await;
+    let engine = open(&home.path("data/engine")).await;
     assert!(has(&engine, "a").await && has(&engine, "c").await);
     put(&engine, "d").await;
     let refused = home.run(&["data", "info"]).refused(1);
-    assert!(refused.contains("'data' is in use by another process; stop it"), "{refused}");
+    assert!(refused.contains("'data/engine' is in use by another process; stop it"), "{refused}");
     engine.close().await;
     drop(engine);
     let checked = home.run(&["data", "check"]).ok();
@@ -91,8 +91,8 @@ async fn a_backup_brings_back_what_was_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_folder_takes_is_shown() {
     let home = home!();
-    home.write("pipelines.toml", "[connections.store]\nkind = 'embedded'\npath = 'engine'\n");
-    prepare(&home.path("engine")).await;
+    home.write("pipelines.toml", "[connections.store]\nkind = 'embedded'\npath = 'elsewhere'\n");
+    prepare(&home.path("elsewhere/engine")).await;
     let compacted = home.run(&["data", "compact"]).ok();
     assert!(compacted.contains("before") && compacted.contains("after"), "{compacted}");
     let space: Value = serde_json::from_str(&home.run(&["data", "info", "--json"]).ok()).unwrap();
@@ -102,7 +102,7 @@ async fn what_the_folder_takes_is_shown() {
     assert!(space["tables"][0]["rows_bytes"].as_u64() > Some(0), "{space}");
     assert_eq!((&space["topics"][0]["records"], &space["topics"][0]["partitions"]), (&2.into(), &4.into()));
     assert!(space["total_bytes"].as_u64() > space["journal_bytes"].as_u64(), "{space}");
-    let text = home.run(&["data", "info", "--path", "engine"]).ok();
+    let text = home.run(&["data", "info", "--path", "elsewhere/engine"]).ok();
     for line in ["table messages", "  index by-sender", "topic events", "journal", "total"] {
         assert!(text.contains(line), "{text}");
     }
@@ -112,11 +112,11 @@ async fn what_the_folder_takes_is_shown() {
 async fn what_is_not_in_order_is_said() {
     let home = home!();
     let refused = home.run(&["data", "info"]).refused(1);
-    assert!(refused.contains("'data' holds no data of the embedded engine"), "{refused}");
-    assert!(!home.path("data").exists(), "asking makes no folder");
+    assert!(refused.contains("'data/engine' holds no data of the embedded engine"), "{refused}");
+    assert!(!home.path("data/engine").exists(), "asking makes no folder");
 
-    prepare(&home.path("data")).await;
-    let journal = home.path("data/0.jnl");
+    prepare(&home.path("data/engine")).await;
+    let journal = home.path("data/engine/0.jnl");
     let mut bytes = std::fs::read(&journal).unwrap();
     bytes[30] ^= 4;
     std::fs::write(&journal, bytes).unwrap();

@@ -47,7 +47,7 @@ fn tables_are_created_once_and_are_as_in_the_model() {
     assert_eq!(home.run(&["tables", "drift"]).ok(), "8 tables, as in the model\n");
     let clean = json!({"differences": [], "unknown": []});
     assert_eq!(json_of(&home.run(&["tables", "drift", "--json"]).ok()), clean);
-    let mode = std::fs::metadata(home.path("data")).unwrap().permissions().mode();
+    let mode = std::fs::metadata(home.path("data/engine")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700, "what users write is for the owner of the folder");
 }
 
@@ -55,11 +55,11 @@ fn tables_are_created_once_and_are_as_in_the_model() {
 fn a_folder_that_is_in_use_is_named_once() {
     let home = home!().with(PIPELINE);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let _engine = runtime.block_on(Engine::open(home.path("data"), Options::default())).unwrap();
+    let _engine = runtime.block_on(Engine::open(home.path("data/engine"), Options::default())).unwrap();
     let said = home.run(&["tables", "create"]).refused(1);
     assert_eq!(
         said,
-        "error: opening the embedded engine: 'data' is in use by another process; stop it, or give this one a folder \
+        "error: opening the embedded engine: 'data/engine' is in use by another process; stop it, or give this one a folder \
          of its own\n"
     );
 }
@@ -120,7 +120,7 @@ fn looking_makes_nothing_and_names_what_there_is() {
 fn make_differently(home: &Home, tables: &[TableSchema]) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let engine = Engine::open(home.path("data"), Options::default()).await.unwrap();
+        let engine = Engine::open(home.path("data/engine"), Options::default()).await.unwrap();
         for table in tables {
             engine.create_table(table).await.unwrap();
         }

@@ -43,7 +43,7 @@ fn named(file: &Path, folder: DataFolder) -> anyhow::Result<PathBuf> {
     let connections =
         if file.exists() { settings::load(file)?.section("connections") } else { Connections::default() };
     match connections.store {
-        StoreConnection::Embedded(embedded) => Ok(embedded.path),
+        StoreConnection::Embedded(embedded) => Ok(embedded.engine_folder()),
         StoreConnection::DynamoDb(_) => {
             bail!("the store of '{}' is no embedded engine; name a folder with --path", file.display())
         }

@@ -19,7 +19,7 @@ pub(super) fn connections(file: &Path) -> anyhow::Result<Connections> {
 
 /// Looking makes nothing: the engine would create its folder.
 pub(super) fn check_is_there(embedded: &EmbeddedConnection, command: &str) -> anyhow::Result<()> {
-    if is_engine_folder(&embedded.path) {
+    if is_engine_folder(&embedded.engine_folder()) {
         return Ok(());
     }
     bail!("there is nothing in `{}` yet; `courant {command} create` makes it", embedded.path.display())

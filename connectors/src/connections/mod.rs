@@ -65,8 +65,15 @@ pub enum LiveConnection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EmbeddedConnection {
-    /// Its folder, created if it is missing. One process per folder.
+    /// Its folder is `engine` in here, created if it is missing. One process per folder.
     pub path: PathBuf,
+}
+
+impl EmbeddedConnection {
+    /// Where the engine's own files are: apart from what else a process keeps under the path, which has a lock of its own.
+    pub fn engine_folder(&self) -> PathBuf {
+        self.path.join("engine")
+    }
 }
 
 impl Default for EmbeddedConnection {

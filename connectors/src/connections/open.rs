@@ -54,7 +54,7 @@ impl Connections {
         let mut engines = Vec::new();
         let store: Arc<dyn Store> = match &self.store {
             StoreConnection::Embedded(embedded) => {
-                let engine = shared_engine(&mut engines, &embedded.path).await?;
+                let engine = shared_engine(&mut engines, &embedded.engine_folder()).await?;
                 for schema in TABLES {
                     engine.create_table(schema).await?;
                 }
@@ -64,7 +64,7 @@ impl Connections {
         };
         let log: Arc<dyn Log> = match &self.log {
             LogConnection::Embedded(embedded) => {
-                let engine = shared_engine(&mut engines, &embedded.path).await?;
+                let engine = shared_engine(&mut engines, &embedded.engine_folder()).await?;
                 for spec in &topics::all() {
                     engine.create_topic(spec).await?;
                 }
@@ -83,7 +83,7 @@ impl Connections {
     pub async fn open_store(&self) -> Result<(Arc<dyn Store>, Option<Arc<Engine>>), ConnectError> {
         match &self.store {
             StoreConnection::Embedded(embedded) => {
-                let engine = Engine::open(&embedded.path, Options::default()).await?;
+                let engine = Engine::open(embedded.engine_folder(), Options::default()).await?;
                 Ok((Arc::clone(&engine) as Arc<dyn Store>, Some(engine)))
             }
             StoreConnection::DynamoDb(config) => {
@@ -96,7 +96,7 @@ impl Connections {
     pub async fn open_log(&self) -> Result<(Arc<dyn Log>, Option<Arc<Engine>>), ConnectError> {
         match &self.log {
             LogConnection::Embedded(embedded) => {
-                let engine = Engine::open(&embedded.path, Options::default()).await?;
+                let engine = Engine::open(embedded.engine_folder(), Options::default()).await?;
                 Ok((Arc::clone(&engine) as Arc<dyn Log>, Some(engine)))
             }
             LogConnection::Kafka(config) => Ok((Arc::new(Kafka::open((**config).clone()).await?), None)),
