@@ -165,7 +165,10 @@ fn invalid(message: String) -> StoreError {
 }
 
 pub(super) fn encode_item(item: &Item) -> Vec<u8> {
-    postcard::to_extend(item, Vec::with_capacity(256)).expect("an item can always be written to memory")
+    // Close to what it takes, since the engine keeps the buffer in memory for a while: a length and a kind per
+    // attribute beside names and values.
+    let bytes = Vec::with_capacity(item.size() + 6 * item.len() + 2);
+    postcard::to_extend(item, bytes).expect("an item can always be written to memory")
 }
 
 pub(super) fn decode_item(bytes: &[u8]) -> Result<Item, StoreError> {
