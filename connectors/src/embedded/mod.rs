@@ -126,7 +126,7 @@ impl Engine {
             .map_err(|error| OpenError::new(&folder, error))?;
         store::open_tables(&shared).map_err(|error| damaged(&error))?;
         log::open_topics(&shared).map_err(|error| damaged(&error))?;
-        shared.remove_leftovers().map_err(|error| OpenError::new(&folder, error))?;
+        shared.empty_leftovers().map_err(|error| OpenError::new(&folder, error))?;
         let committer = Committer::start(database, folder.display().to_string(), options.clock);
         let committer = committer.map_err(|source| OpenError::Io { folder: folder.clone(), source })?;
         Ok((Arc::new(shared), Arc::new(committer), folder))

@@ -151,7 +151,8 @@ impl Job for DeleteTopic {
         let deleted = settle(self.outcome, committed).and_then(|()| {
             self.shared.remove_topic(self.topic.name());
             self.topic.announce();
-            self.shared.database.delete_keyspace(self.topic.chunks.clone()).map_err(read_error)
+            // emptied and not deleted: see `Shared::empty_leftovers`
+            self.topic.chunks.clear().map_err(read_error)
         });
         // a caller that went away does not want to know
         let _ = self.reply.send(deleted);

@@ -139,9 +139,8 @@ impl Job for DropTable {
     fn answer(self: Box<Self>, committed: std::result::Result<(), &CommitError>) {
         let dropped = settle(self.outcome, committed).and_then(|()| {
             self.shared.remove_table(&self.table.schema.name);
-            self.table.keyspaces().try_for_each(|keyspace| {
-                self.shared.database.delete_keyspace(keyspace.clone()).map_err(read_error)
-            })
+            // emptied and not deleted: see `Shared::empty_leftovers`
+            self.table.keyspaces().try_for_each(|keyspace| keyspace.clear().map_err(read_error))
         });
         // a caller that went away does not want to know
         let _ = self.reply.send(dropped);
