@@ -48,7 +48,9 @@ pub(super) fn read(written: &[u8], before: Option<u64>) -> Reading {
         match batch(&written[at..]) {
             Some(batch) if follows(batch.sequence, last_sequence) => {
                 at += batch.length;
-                last_sequence = Some(batch.sequence);
+                if batch.content == Content::Rows {
+                    last_sequence = Some(batch.sequence);
+                }
             }
             None if is_unfinished(&written[at..], at) => return Reading::Incomplete { at, last_sequence },
             Some(_) | None => return Reading::Damaged { at },
@@ -84,7 +86,7 @@ fn has_missing_page(rest: &[u8], starts_at: usize) -> bool {
 
 /// A batch up to its checksum, and then something else than the beginning of a trailer.
 fn has_garbled_trailer(rest: &[u8]) -> bool {
-    without_trailer(rest).is_some_and(|(_, trailer)| !TRAILER.starts_with(trailer))
+    without_trailer(rest).is_some_and(|(_, _, trailer)| !TRAILER.starts_with(trailer))
 }
 
 /// Whether a batch that can be read stands behind an end somewhere in here.
@@ -97,33 +99,46 @@ fn has_whole_batch(rest: &[u8]) -> bool {
 struct Batch {
     length: usize,
     sequence: u64,
+    content: Content,
+}
+
+/// What a batch does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    Rows,
+    /// Empties a tree. No row has its sequence, so that it is given again after a restart.
+    Clearing,
 }
 
 /// The batch at the beginning of these bytes, if it is whole.
 fn batch(bytes: &[u8]) -> Option<Batch> {
-    let (sequence, trailer) = without_trailer(bytes)?;
+    let (sequence, content, trailer) = without_trailer(bytes)?;
     let rest = trailer.strip_prefix(TRAILER)?;
-    Some(Batch { length: bytes.len() - rest.len(), sequence })
+    Some(Batch { length: bytes.len() - rest.len(), sequence, content })
 }
 
-/// Its sequence and what comes behind its checksum.
-fn without_trailer(bytes: &[u8]) -> Option<(u64, &[u8])> {
+/// Its sequence, what it does, and what comes behind its checksum.
+fn without_trailer(bytes: &[u8]) -> Option<(u64, Content, &[u8])> {
     let mut reader = Bytes(bytes);
     (reader.u8()? == START).then_some(())?;
     let (count, sequence) = (reader.u32()?, reader.u64()?);
     let mut checksum = Xxh3::new();
+    let mut content = Content::Rows;
     for _ in 0..count {
         let item = reader.0;
         match reader.u8()? {
             ITEM => reader.pass_item()?,
-            CLEAR => reader.pass(size_of::<u64>())?,
+            CLEAR => {
+                content = Content::Clearing;
+                reader.pass(size_of::<u64>())?;
+            }
             _ => return None,
         }
         checksum.update(&item[..item.len() - reader.0.len()]);
     }
     (reader.u8()? == END).then_some(())?;
     (reader.u64()? == checksum.finish()).then_some(())?;
-    Some((sequence, reader.0))
+    Some((sequence, content, reader.0))
 }
 
 /// What is left to be read.
