@@ -26,6 +26,7 @@ mod on_tansu {
 
     courant_conformance::log_reading_and_writing!(tansu);
     courant_conformance::log_topics!(own_tansu);
+    courant_conformance::log_handover!(tansu);
     // it answers a time after everything with the start, and takes a reset while a group has members
     courant_conformance::log_cases!(tansu, times, [offsets_are_found_by_time]);
     courant_conformance::log_cases!(tansu, resetting, [a_group_starts_where_it_was_reset_to]);
@@ -35,6 +36,7 @@ mod on_mock_cluster {
     use super::mock;
 
     courant_conformance::log_reading_and_writing!(mock);
-    // it makes no topics, finds no times, and takes no reset of a group that ever had members
+    // it makes no topics, finds no times, takes no reset of a group that ever had members, and refuses a commit during
+    // a rebalance if the machine is slow
     courant_conformance::log_cases!(mock, resetting, [a_group_with_members_is_not_reset]);
 }
