@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use courant_connectors::connections::Connections;
 use courant_edge::EdgeConfig;
+use courant_edge::auth::AuthConfig;
 use courant_pipeline::Services;
 use courant_pipeline::config::{Loaded, Loader, Section, Style};
 use courant_pipeline::units::Span;
@@ -83,7 +84,8 @@ pub enum LogFormat {
 }
 
 /// Top-level tables beside `[[pipeline]]`.
-const SECTIONS: [Section; 4] = [
+const SECTIONS: [Section; 5] = [
+    Section::of::<AuthConfig>("auth"),
     Section::of::<Connections>("connections"),
     Section::of::<EdgeConfig>("edge"),
     Section::of::<RuntimeConfig>("runtime"),

@@ -4,15 +4,21 @@
 //! `courant` command over a Unix socket that only its owner can open. Neither knows how pipelines run: both
 //! ask a [`Control`], which the process provides.
 //!
+//! [`commands`] is how the edge gets things changed.
+//!
 //! The edge holds no state of its own and changes nothing itself; whatever changes something goes through a
 //! pipeline or through `Control`.
 
 pub mod admin;
+mod api;
+pub mod auth;
+pub mod commands;
 mod config;
 mod control;
 #[cfg(test)]
 mod fake;
 pub mod http;
 
+pub use api::Api;
 pub use config::EdgeConfig;
 pub use control::{Component, ComponentStatus, Control, Redrive, RedriveReport, Running, RunningPipeline};

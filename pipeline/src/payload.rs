@@ -9,6 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// A decoded value that records can carry.
 pub trait Native: Any + Send + Sync {
@@ -101,6 +103,21 @@ impl From<String> for Payload {
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", String::from_utf8_lossy(&self.to_json()))
+    }
+}
+
+/// Any type with a JSON form as a payload: for values that those who make and those who read records both know, while
+/// the crate that defines them knows no pipeline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Json<T>(pub T);
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Native for Json<T> {
+    fn to_json(&self) -> Bytes {
+        serde_json::to_vec(&self.0).map(Bytes::from).unwrap_or_default()
+    }
+
+    fn from_json(text: &[u8]) -> Result<Self, DecodeError> {
+        serde_json::from_slice(text).map(Self).map_err(|error| DecodeError(error.to_string()))
     }
 }
 

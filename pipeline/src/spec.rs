@@ -106,7 +106,12 @@ impl Level {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
+    /// Looks up by key, or reads a topic.
     Read,
+    /// Reads a whole table.
+    Scan,
+    /// Follows a table's changes.
+    Stream,
     Write,
     /// Writes a copy of something another level has the authority over.
     Fill,
@@ -116,6 +121,8 @@ impl Mode {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "reads",
+            Self::Scan => "scans",
+            Self::Stream => "follows",
             Self::Write => "writes",
             Self::Fill => "fills",
         }

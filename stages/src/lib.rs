@@ -4,6 +4,8 @@
 //! `Config` (whose doc comments are the user's documentation), the stage, its `SPEC` and its tests; one row in
 //! [`STAGES`] registers it. Beside them:
 //!
+//! - [`backends`]: the process's connections, as a stage gets them.
+//! - [`commands`]: how commands come in and are answered.
 //! - [`host`]: what a process keeps for its pipelines in local files: dead letters and positions.
 //! - [`jq`]: expressions, the one place that talks to jaq.
 //! - [`rate`]: records per second as people write them.
@@ -11,6 +13,8 @@
 use courant_pipeline::StageSpec;
 use courant_pipeline::spec::Registry;
 
+pub mod backends;
+pub mod commands;
 pub mod host;
 pub mod jq;
 mod lines;
@@ -26,6 +30,8 @@ pub static STAGES: &[&StageSpec] = &[
     &sources::dead_letter_read::SPEC,
     &sources::file::SPEC,
     &sources::generate::SPEC,
+    &sources::rest_ingest::SPEC,
+    &sources::ws_ingest::SPEC,
     &transforms::dedupe::SPEC,
     &transforms::filter::SPEC,
     &transforms::map::SPEC,

@@ -35,7 +35,7 @@ pub(super) struct App {
 }
 
 /// Read once, when the process starts.
-const FIXED_SECTIONS: [&str; 4] = ["connections", "edge", "runtime", "logging"];
+const FIXED_SECTIONS: [&str; 5] = ["auth", "connections", "edge", "runtime", "logging"];
 
 impl App {
     pub(super) fn new(

@@ -7,7 +7,7 @@ use courant_pipeline::dead_letter::DeadLetter;
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 use super::*;
-use crate::app::open_host;
+use crate::app::host::open_folder;
 use crate::settings::RuntimeConfig;
 use courant_pipeline::units::Span;
 
@@ -22,7 +22,7 @@ async fn app(folder: &Path, only: &[&str]) -> App {
         drain_deadline: Span(Duration::ZERO),
         ..RuntimeConfig::default()
     };
-    let runtime = Runtime::new(open_host(&config).await.unwrap());
+    let runtime = Runtime::new(open_folder(&config).await.unwrap());
     let metrics = PrometheusBuilder::new().build_recorder().handle();
     let only = only.iter().map(|name| (*name).to_owned()).collect();
     let app = App::new(file, only, runtime, metrics, &loaded);

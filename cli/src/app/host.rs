@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use courant_connectors::connections::{Connected, Connections};
+use courant_pipeline::config::Loaded;
+use courant_pipeline::intake::Intake;
 use courant_pipeline::runtime::Host;
 use courant_pipeline::{Services, metrics};
 use courant_stages::host::{DeadLetterStore, PositionFiles};
@@ -11,8 +14,33 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use super::data_folder::DataFolder;
 use crate::settings::RuntimeConfig;
 
-/// Takes the data folder and opens the stores in it. Nobody else can until the host and its clones are gone.
-pub async fn open_host(config: &RuntimeConfig) -> anyhow::Result<Host> {
+/// Takes the data folder and opens what pipelines use. Nobody else can take it until the host and its clones are gone.
+pub async fn open_host(loaded: &Loaded) -> anyhow::Result<Host> {
+    let mut host = open_folder(&loaded.section("runtime")).await?;
+    host.services = host.services.with(Arc::new(Intake::default()));
+    if uses_connections(loaded) {
+        let connections: Connections = loaded.section("connections");
+        host.services = host.services.with(Arc::new(connections.open().await?));
+    }
+    Ok(host)
+}
+
+/// Whether any pipeline reads or writes store, log or live state, or serves clients, who do. A process that only moves
+/// files needs no engine.
+fn uses_connections(loaded: &Loaded) -> bool {
+    let serves_clients = |kind: &str| ["ws-ingest", "rest-ingest"].contains(&kind);
+    let mut stages = loaded.topologies.iter().flat_map(|topology| &topology.stages);
+    stages.any(|stage| !stage.access.is_empty() || serves_clients(stage.spec.kind))
+}
+
+/// Puts on disk what the embedded engine holds; the last thing a process does.
+pub(super) async fn close_connections(services: &Services) {
+    if let Some(connected) = services.get::<Connected>() {
+        connected.close().await;
+    }
+}
+
+pub(super) async fn open_folder(config: &RuntimeConfig) -> anyhow::Result<Host> {
     let folder = Arc::new(DataFolder::take(&config.data_dir)?);
     let dead_letters = Arc::new(DeadLetterStore::open(config.dead_letters()).await?);
     let positions = Arc::new(PositionFiles::open(config.positions()).await?);
@@ -59,12 +87,12 @@ mod tests {
     async fn the_data_folder_is_taken_as_long_as_the_host_lives() {
         let folder = tempfile::tempdir().unwrap();
         let config = RuntimeConfig { data_dir: folder.path().join("data"), ..RuntimeConfig::default() };
-        let host = open_host(&config).await.unwrap();
+        let host = open_folder(&config).await.unwrap();
         let used_by_a_pipeline = host.services.clone();
         drop(host);
-        let refused = open_host(&config).await.err().expect("a pipeline still runs").to_string();
+        let refused = open_folder(&config).await.err().expect("a pipeline still runs").to_string();
         assert!(refused.contains("another courant uses the data folder"), "{refused}");
         drop(used_by_a_pipeline);
-        open_host(&config).await.unwrap();
+        open_folder(&config).await.unwrap();
     }
 }

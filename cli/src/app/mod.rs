@@ -44,7 +44,7 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
     } else {
         Some(HttpServer::bind(&loaded.section::<EdgeConfig>("edge")).await?)
     };
-    let runtime = Runtime::new(open_host(&config).await?);
+    let runtime = Runtime::new(open_host(&loaded).await?);
     let until_finished = options.until_finished;
     let app = Arc::new(App::new(file, options.only, runtime, metrics, &loaded));
     let servers_stop = CancellationToken::new();
@@ -60,6 +60,7 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
     drain(&app, &mut stop_signals).await?;
     servers_stop.cancel();
     while servers.join_next().await.is_some() {}
+    host::close_connections(&app.runtime().host().services).await;
     tracing::info!("stopped");
     Ok(())
 }

@@ -10,6 +10,7 @@ use courant_replay::redrive as replay;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::host::close_connections;
 use super::{StopSignals, open_host};
 
 /// The redrives of a running process: one at a time, since two of one queue would run its letters twice.
@@ -43,11 +44,13 @@ impl Redrives {
 
 /// Runs letters again without a running process. Told to stop, it finishes what is under way and leaves the rest.
 pub async fn redrive_here(loaded: &Loaded, request: &Redrive) -> anyhow::Result<RedriveReport> {
-    let host = open_host(&loaded.section("runtime")).await?;
+    let host = open_host(loaded).await?;
     let mut signals = StopSignals::listen()?;
     let stop = CancellationToken::new();
     let run = redrive(&loaded.topologies, &host, request, &stop);
-    stoppable(run, &stop, async || signals.next().await).await?.map_err(anyhow::Error::msg)
+    let report = stoppable(run, &stop, async || signals.next().await).await;
+    close_connections(&host.services).await;
+    report?.map_err(anyhow::Error::msg)
 }
 
 /// Waits for the work. It is asked to stop at the first `signal`, and given up at the second.

@@ -5,7 +5,6 @@ use std::path::Path;
 use courant_connectors::capability::policy::{
     KafkaConsumer, RedisServers, TableAddress, iam_policy, kafka_acls, redis_acl,
 };
-use courant_connectors::capability::{self, Grant};
 use courant_connectors::connections::{Connections, LiveConnection, LogConnection, StoreConnection};
 use courant_pipeline::config::{StageNode, Topology};
 use courant_pipeline::spec::{Access, Level, Mode};
@@ -48,7 +47,7 @@ struct Rules {
 impl Rules {
     fn of(pipelines: &[Topology], connections: &Connections, options: &Iam) -> Self {
         let stages = || pipelines.iter().flat_map(|pipeline| &pipeline.stages);
-        let grant = grant(stages().flat_map(|stage| &stage.access));
+        let grant = courant_stages::backends::grant(stages().flat_map(|stage| &stage.access));
         let groups = pipelines
             .iter()
             .flat_map(|pipeline| pipeline.stages.iter().filter_map(|stage| group(&pipeline.name, stage)));
@@ -84,22 +83,6 @@ impl Rules {
         }
         Ok((!parts.is_empty()).then(|| parts.join("\n")))
     }
-}
-
-/// What stages declare, as what is granted.
-fn grant<'a>(declared: impl Iterator<Item = &'a Access>) -> Grant {
-    declared.fold(Grant::nothing(), |grant, access| {
-        let how = match access.mode {
-            Mode::Read => capability::Access::Read,
-            // Filling is writing what another level has the authority over.
-            Mode::Write | Mode::Fill => capability::Access::Write,
-        };
-        match access.level {
-            Level::Store => grant.table(&*access.name, how),
-            Level::Log => grant.topic(&*access.name, how),
-            Level::Live => grant.family(&*access.name, how),
-        }
-    })
 }
 
 /// The group in which a stage reads the log: the one it names, or else its pipeline's.

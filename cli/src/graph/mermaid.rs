@@ -65,7 +65,9 @@ fn surroundings(around: &Surroundings<'_>, chart: &mut String) {
     }
     for (stage, link) in &around.links {
         let _ = match link {
-            Link::Resource(index, Mode::Read) => writeln!(chart, "  r{index} -.-> {stage}"),
+            Link::Resource(index, Mode::Read | Mode::Scan | Mode::Stream) => {
+                writeln!(chart, "  r{index} -.-> {stage}")
+            }
             Link::Resource(index, Mode::Write) => writeln!(chart, "  {stage} -.-> r{index}"),
             Link::Resource(index, Mode::Fill) => writeln!(chart, "  {stage} -.->|fills| r{index}"),
             Link::Queue(index) => writeln!(chart, "  {stage} -.-x d{index}"),

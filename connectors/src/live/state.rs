@@ -57,6 +57,16 @@ impl Channel {
         Self(format_smolstr!("gateway:{gateway}:deliver"))
     }
 
+    /// Sessions that have ended, for every gateway.
+    pub fn revoked_sessions() -> Self {
+        Self::named("sessions:revoked")
+    }
+
+    /// Chats whose members changed, for every process that remembers members.
+    pub fn invalidated_members() -> Self {
+        Self::named("members:invalidated")
+    }
+
     /// Anything else; by convention lowercase words joined by colons.
     pub fn named(name: &str) -> Self {
         Self(name.into())

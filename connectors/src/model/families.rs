@@ -20,20 +20,21 @@ pub enum FamilyKind {
 }
 
 /// Every family of the product.
-pub static FAMILIES: [Family; 7] = [
+pub static FAMILIES: [Family; 9] = [
     keys("connection", "connection:*", "one connection: user, device, gateway, since when"),
     keys("user_connections", "user_connections:*", "a user's connections"),
     keys("gateway_connections", "gateway_connections:*", "the connections on a gateway"),
     keys("chat_members", "chat_members:*", "who is in a chat, as the store said lately"),
     keys("user_presence", "user_presence:*", "whether a user is there"),
     keys("rate", "rate:*", "counts within a window of time, for limits"),
-    Family {
-        name: "deliver",
-        pattern: "gateway:*:deliver",
-        kind: FamilyKind::Channels,
-        holds: "deliveries for the sockets of one gateway",
-    },
+    channels("deliver", "gateway:*:deliver", "deliveries for the sockets of one gateway"),
+    channels("revoked", "sessions:revoked", "sessions that have ended, for every gateway"),
+    channels("invalidated", "members:invalidated", "chats whose members changed, for every process"),
 ];
+
+const fn channels(name: &'static str, pattern: &'static str, holds: &'static str) -> Family {
+    Family { name, pattern, kind: FamilyKind::Channels, holds }
+}
 
 const fn keys(name: &'static str, pattern: &'static str, holds: &'static str) -> Family {
     Family { name, pattern, kind: FamilyKind::Keys, holds }

@@ -3,3 +3,5 @@
 pub mod dead_letter_read;
 pub mod file;
 pub mod generate;
+pub mod rest_ingest;
+pub mod ws_ingest;

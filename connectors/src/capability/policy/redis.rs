@@ -46,7 +46,7 @@ fn commands(family: &str) -> Option<Commands> {
         },
         "user_presence" => Commands { read: &["get"], write: &["set"], scripted: false },
         "rate" => Commands { read: &["get"], write: &["eval", "incrby", "pexpire", "pttl"], scripted: true },
-        "deliver" => {
+        "deliver" | "revoked" | "invalidated" => {
             Commands { read: &["ssubscribe", "subscribe"], write: &["publish", "spublish"], scripted: false }
         }
         _ => return None,
