@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::relay::Relay;
 use courant_connectors::model::ConnectionId;
 use courant_connectors::model::commands::{Answer, Code, Command, ORIGIN, Refusal, WEBSOCKET};
 use courant_pipeline::intake::Intake;
@@ -17,12 +18,20 @@ use tokio::time::timeout;
 #[derive(Clone)]
 pub struct Commands {
     intake: Intake,
+    relay: Option<Relay>,
     timeout: Duration,
 }
 
 impl Commands {
     pub fn new(intake: Intake, timeout: Duration) -> Self {
-        Self { intake, timeout }
+        Self { intake, relay: None, timeout }
+    }
+
+    /// What no pipeline of this process serves goes to others.
+    #[must_use]
+    pub fn relayed_by(mut self, relay: Option<Relay>) -> Self {
+        self.relay = relay;
+        self
     }
 
     /// Has a command carried out through a door ([`WEBSOCKET`](courant_connectors::model::commands::WEBSOCKET) or
@@ -49,7 +58,13 @@ impl Commands {
         if let Some(connection) = origin {
             record.headers.set(ORIGIN, connection.as_str());
         }
-        self.intake.send(self.way_in(door, name), name, record).await.map_err(|not_served| {
+        let way_in = self.way_in(door, name);
+        if let Some(relay) = &self.relay
+            && !self.intake.is_served(way_in, name)
+        {
+            return Ok(relay.send(door, name, record).await);
+        }
+        self.intake.send(way_in, name, record).await.map_err(|not_served| {
             Refusal::new(
                 Code::Unavailable,
                 format!("{not_served}; the server is starting or misses a pipeline"),

@@ -4,7 +4,7 @@
 //! `courant` command over a Unix socket that only its owner can open. Neither knows how pipelines run: both
 //! ask a [`Control`], which the process provides.
 //!
-//! [`commands`] is how the edge gets things changed.
+//! [`commands`] is how the edge gets things changed; [`relay`] takes them to another process that does it.
 //!
 //! The edge holds no state of its own and changes nothing itself; whatever changes something goes through a
 //! pipeline or through `Control`.
@@ -18,6 +18,7 @@ mod control;
 #[cfg(test)]
 mod fake;
 pub mod http;
+pub mod relay;
 
 pub use api::Api;
 pub use config::EdgeConfig;

@@ -80,6 +80,24 @@ impl PositionFiles {
         Self(PositionFolder::unopened(folder))
     }
 
+    /// What a source of the pipeline noted that keeps its positions itself; nothing if it was another source.
+    pub async fn note(&self, pipeline: &str, source: &str) -> Result<Option<serde_json::Value>, StageError> {
+        let stored = self.0.load(pipeline).await.map_err(|error| file_error("load positions", error))?;
+        Ok(stored.filter(|stored| stored.source == source).and_then(|stored| stored.note))
+    }
+
+    /// Returns once it is on disk.
+    pub async fn keep_note(
+        &self,
+        pipeline: &str,
+        source: &str,
+        note: serde_json::Value,
+    ) -> Result<(), StageError> {
+        let positions = BTreeMap::new();
+        let stored = StoredPositions { source: source.to_owned(), positions, note: Some(note) };
+        self.0.save(pipeline, &stored).await.map_err(|error| file_error("save positions", error))
+    }
+
     /// For listing and forgetting.
     pub fn folder(&self) -> &PositionFolder {
         &self.0
@@ -104,6 +122,7 @@ impl PositionStore for PositionFiles {
         let stored = StoredPositions {
             source: saved.source.clone(),
             positions: saved.positions.iter().map(|(name, at)| (name.as_str().to_owned(), *at)).collect(),
+            note: None,
         };
         self.0.save(pipeline, &stored).await.map_err(|error| file_error("save positions", error))
     }

@@ -31,6 +31,7 @@ pub static STAGES: &[&StageSpec] = &[
     &sources::file::SPEC,
     &sources::generate::SPEC,
     &sources::rest_ingest::SPEC,
+    &sources::unpublished::SPEC,
     &sources::ws_ingest::SPEC,
     &transforms::dedupe::SPEC,
     &transforms::filter::SPEC,

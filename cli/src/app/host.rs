@@ -45,7 +45,10 @@ pub(super) async fn open_folder(config: &RuntimeConfig) -> anyhow::Result<Host> 
     let dead_letters = Arc::new(DeadLetterStore::open(config.dead_letters()).await?);
     let positions = Arc::new(PositionFiles::open(config.positions()).await?);
     Ok(Host {
-        services: Services::default().with(Arc::clone(&dead_letters)).with(folder),
+        services: Services::default()
+            .with(Arc::clone(&dead_letters))
+            .with(Arc::clone(&positions))
+            .with(folder),
         dead_letters,
         positions,
         drain_deadline: config.drain_deadline.0,

@@ -72,10 +72,7 @@ impl Connections {
             }
             LogConnection::Kafka(config) => Arc::new(Kafka::open((**config).clone()).await?),
         };
-        let live: Arc<dyn Live> = match &self.live {
-            LiveConnection::Embedded {} => Arc::new(MemoryLive::new()),
-            LiveConnection::Redis(config) => Arc::new(Redis::open(config).await?),
-        };
+        let live = self.open_live().await?;
         Ok(Connected { store, log, live, engines })
     }
 
@@ -90,6 +87,14 @@ impl Connections {
                 Ok((Arc::new(DynamoDb::open(config, &schemas()).await?), None))
             }
         }
+    }
+
+    /// Live state alone, for commands that need no more.
+    pub async fn open_live(&self) -> Result<Arc<dyn Live>, ConnectError> {
+        Ok(match &self.live {
+            LiveConnection::Embedded {} => Arc::new(MemoryLive::new()),
+            LiveConnection::Redis(config) => Arc::new(Redis::open(config).await?),
+        })
     }
 
     /// The log alone, for commands that need no more; with what is to be closed after it.

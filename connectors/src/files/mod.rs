@@ -115,7 +115,11 @@ mod tests {
         let ids = journal.append("q", vec![dead_letters::tests::letter(b"1"); 3]).await.unwrap();
         journal.settle("q", ids[..1].to_vec()).await.unwrap();
         let positions = positions::PositionFolder::open(data.join("positions")).await.unwrap();
-        let at = positions::StoredPositions { source: "s".into(), positions: [("0".into(), 1)].into() };
+        let at = positions::StoredPositions {
+            source: "s".into(),
+            positions: [("0".into(), 1)].into(),
+            note: None,
+        };
         positions.save("p", &at).await.unwrap();
 
         assert_eq!([mode(&data), mode(&data.join("positions"))], [0o700, 0o700]);

@@ -18,6 +18,9 @@ pub struct StoredPositions {
     pub source: String,
     /// By partition, where to read on.
     pub positions: BTreeMap<String, u64>,
+    /// What a source remembers that keeps its positions itself, in its own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<serde_json::Value>,
 }
 
 /// A folder of positions. Clones share it.
@@ -124,7 +127,11 @@ mod tests {
     use super::*;
 
     fn at(source: &str, position: u64) -> StoredPositions {
-        StoredPositions { source: source.into(), positions: BTreeMap::from([("0".into(), position)]) }
+        StoredPositions {
+            source: source.into(),
+            positions: BTreeMap::from([("0".into(), position)]),
+            note: None,
+        }
     }
 
     #[tokio::test]

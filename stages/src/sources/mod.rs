@@ -4,4 +4,5 @@ pub mod dead_letter_read;
 pub mod file;
 pub mod generate;
 pub mod rest_ingest;
+pub mod unpublished;
 pub mod ws_ingest;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::event::{Event, Payload};
 use crate::log::TopicSpec;
 use crate::model::tables::messages::Message;
-use crate::model::{ChatId, MessageId, Timestamp, UserId};
+use crate::model::{ChatId, EventId, MessageId, Timestamp, UserId};
 
 pub const NAME: &str = "messages.persisted";
 
@@ -31,6 +31,16 @@ impl Payload for PersistedMessage {
 
     fn chat_id(&self) -> &ChatId {
         &self.chat_id
+    }
+}
+
+impl MessagePersisted {
+    /// The event of a stored message: the same each time, with an id made of the message's, so that a copy that is
+    /// published later is known for what it is.
+    pub fn of(message: Message) -> Self {
+        let id = message.message_id.as_str();
+        let event_id = EventId::from(format!("evt_{}", id.strip_prefix("msg_").unwrap_or(id)));
+        Self { event_id, event_time: message.created_at, payload: message.into() }
     }
 }
 
