@@ -9,6 +9,7 @@ use courant_connectors::store::ReadStore;
 use crate::auth::{AuthConfig, Authenticate};
 use crate::commands::Commands;
 use crate::config::EdgeConfig;
+use crate::limits::Limits;
 
 /// Everything a route may use. Clones share it.
 #[derive(Clone)]
@@ -18,6 +19,7 @@ pub struct Api {
     pub live: Arc<dyn Live>,
     pub commands: Commands,
     pub authenticate: Arc<dyn Authenticate>,
+    pub limits: Limits,
     /// This process among those that hold sockets.
     pub gateway: GatewayId,
     pub edge: Arc<EdgeConfig>,

@@ -18,6 +18,7 @@ mod control;
 #[cfg(test)]
 mod fake;
 pub mod http;
+pub mod limits;
 pub mod relay;
 
 pub use api::Api;

@@ -5,6 +5,8 @@
 //! tokens come as hashes. Who asks was verified by the edge; what they may do is decided by the stage, against the
 //! store.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::tables::chat_memberships::{Membership, Role};
@@ -307,11 +309,20 @@ pub struct Refusal {
     pub code: Code,
     /// For the client's developer; names the thing.
     pub message: String,
+    /// When to try again, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
 }
 
 impl Refusal {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), retry_after_ms: None }
+    }
+
+    #[must_use]
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        self
     }
 }
 
