@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use courant_connectors::connections::{Connected, Connections};
+use courant_edge::EdgeConfig;
 use courant_pipeline::config::Loaded;
 use courant_pipeline::intake::Intake;
 use courant_pipeline::runtime::Host;
@@ -25,9 +26,12 @@ pub async fn open_host(loaded: &Loaded) -> anyhow::Result<Host> {
     Ok(host)
 }
 
-/// Whether any pipeline reads or writes store, log or live state, or serves clients, who do. A process that only moves
-/// files needs no engine.
+/// Whether any pipeline reads or writes store, log or live state, or serves clients, who do; or others carry out what
+/// the clients of this process ask for. A process that only moves files needs no engine.
 fn uses_connections(loaded: &Loaded) -> bool {
+    if !loaded.section::<EdgeConfig>("edge").relay.to.is_empty() {
+        return true;
+    }
     let serves_clients = |kind: &str| ["ws-ingest", "rest-ingest"].contains(&kind);
     let mut stages = loaded.topologies.iter().flat_map(|topology| &topology.stages);
     stages.any(|stage| !stage.access.is_empty() || serves_clients(stage.spec.kind))

@@ -6,21 +6,18 @@ mod data_folder;
 mod host;
 mod logging;
 mod redrive;
+mod servers;
 mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::bail;
-use courant_edge::EdgeConfig;
-use courant_edge::admin::AdminServer;
-use courant_edge::http::HttpServer;
 use courant_pipeline::config::Loaded;
 use courant_pipeline::runtime::Runtime;
 use futures::future::OptionFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::{JoinHandle, JoinSet};
-use tokio_util::sync::CancellationToken;
+use tokio::task::JoinHandle;
 
 pub use host::{open_host, start_metrics};
 pub use redrive::redrive_here;
@@ -30,6 +27,7 @@ use crate::settings::{LoggingConfig, RuntimeConfig};
 use components::Components;
 use control::App;
 use data_folder::DataFolder;
+use servers::{Bound, Servers};
 
 /// Runs what was loaded until it is told to stop.
 pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::Result<()> {
@@ -39,30 +37,17 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
     let config: RuntimeConfig = loaded.section("runtime");
     refuse_unknown(&options.only, &loaded)?;
     DataFolder::create(&config.data_dir)?;
-    // The socket first: a second process is told where the first one answers.
-    let admin = AdminServer::bind(&config.admin_socket())?;
-    let http = if options.without_edge {
-        None
-    } else {
-        Some(HttpServer::bind(&loaded.section::<EdgeConfig>("edge")).await?)
-    };
+    let bound = Bound::bind(&loaded, options.without_edge).await?;
     let runtime = Runtime::new(open_host(&loaded).await?);
     let components = Components::watch(runtime.host().services.get()).await;
     let until_finished = options.until_finished;
     let app = Arc::new(App::new(file, options.only, runtime, metrics, components, &loaded));
-    let servers_stop = CancellationToken::new();
-    let mut servers = JoinSet::new();
-    servers.spawn(admin.run(Arc::clone(&app) as _, servers_stop.clone()));
-    if let Some(http) = http {
-        tracing::info!(address = %http.address(), "listening");
-        servers.spawn(http.run(Arc::clone(&app) as _, servers_stop.clone()));
-    }
+    let mut servers = bound.serve(&app, &loaded).await?;
     let mut stop_signals = StopSignals::listen()?;
     app.start(loaded).await;
     serve(&app, config, until_finished, &mut stop_signals).await?;
-    drain(&app, &mut stop_signals).await?;
-    servers_stop.cancel();
-    while servers.join_next().await.is_some() {}
+    drain(&app, &mut servers, &mut stop_signals).await?;
+    servers.stop().await;
     host::close_connections(&app.runtime().host().services).await;
     tracing::info!("stopped");
     Ok(())
@@ -99,10 +84,14 @@ fn start_reload(app: &Arc<App>) -> JoinHandle<()> {
 }
 
 /// Waits until everything under way has ended, unless it is told to stop again.
-async fn drain(app: &App, stop_signals: &mut StopSignals) -> anyhow::Result<()> {
+async fn drain(app: &App, servers: &mut Servers, stop_signals: &mut StopSignals) -> anyhow::Result<()> {
     tracing::info!("draining");
+    let ended = async {
+        servers.send_clients_away().await;
+        app.drain().await;
+    };
     tokio::select! {
-        () = app.drain() => Ok(()),
+        () = ended => Ok(()),
         () = stop_signals.next() => {
             tracing::warn!("told to stop again, not waiting for the drain");
             bail!("stopped before everything under way was finished; sources will offer it again");
