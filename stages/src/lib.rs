@@ -8,6 +8,7 @@
 //! - [`commands`]: how commands come in and are answered.
 //! - [`host`]: what a process keeps for its pipelines in local files: dead letters and positions.
 //! - [`jq`]: expressions, the one place that talks to jaq.
+//! - [`metrics`]: what stages count beyond what the runtime counts of each.
 //! - [`rate`]: records per second as people write them.
 
 use courant_pipeline::StageSpec;
@@ -18,6 +19,7 @@ pub mod commands;
 pub mod host;
 pub mod jq;
 mod lines;
+pub mod metrics;
 pub mod rate;
 pub mod sinks;
 pub mod sources;
@@ -34,12 +36,15 @@ pub static STAGES: &[&StageSpec] = &[
     &sources::unpublished::SPEC,
     &sources::ws_ingest::SPEC,
     &transforms::dedupe::SPEC,
+    &transforms::dynamo_persist::SPEC,
     &transforms::filter::SPEC,
     &transforms::map::SPEC,
     &transforms::route::SPEC,
     &transforms::throttle::SPEC,
     &sinks::blackhole::SPEC,
+    &sinks::delivery_ack::SPEC,
     &sinks::file::SPEC,
+    &sinks::kafka_publish::SPEC,
     &sinks::stdout::SPEC,
 ];
 

@@ -1,5 +1,8 @@
 //! What the stages' tests share: building by parameters and reading verdicts.
 
+pub(crate) mod chat;
+pub(crate) mod faulty;
+
 use std::sync::Arc;
 
 use courant_pipeline::spec::{BuildContext, Built, Part, Problem};

@@ -1,5 +1,7 @@
 //! Where records end.
 
 pub mod blackhole;
+pub mod delivery_ack;
 pub mod file;
+pub mod kafka_publish;
 pub mod stdout;
