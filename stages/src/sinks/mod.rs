@@ -2,4 +2,5 @@
 
 pub mod blackhole;
 pub mod file;
+pub mod redis_deliver;
 pub mod stdout;
