@@ -67,6 +67,7 @@ pub(crate) async fn read(source: &mut dyn Source, max: usize) -> Option<ReadBatc
     match source.read(max).await.unwrap() {
         Read::Batch(batch) => Some(batch),
         Read::End => None,
+        Read::Gone(partitions) => panic!("{partitions:?} are gone"),
     }
 }
 

@@ -4,4 +4,5 @@ pub mod blackhole;
 pub mod delivery_ack;
 pub mod file;
 pub mod kafka_publish;
+pub mod redis_deliver;
 pub mod stdout;
