@@ -120,7 +120,9 @@ impl BusyChats {
     pub(crate) fn count<'a>(&self, chats: impl Iterator<Item = (&'a ChatId, usize)>) {
         let over = self.0.lock().unwrap_or_else(PoisonError::into_inner).count(chats);
         let per_minute = histogram!(CHAT_PER_MINUTE);
-        over.into_values().for_each(|messages| per_minute.record(messages));
+        for messages in over.into_values() {
+            per_minute.record(messages);
+        }
     }
 }
 

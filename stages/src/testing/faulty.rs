@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 /// What the store is asked.
 pub(crate) enum Call<'a> {
-    BatchGet(&'a [Get]),
+    BatchGet,
     Write(&'a Write),
     Transact(&'a Transaction),
 }
@@ -106,7 +106,7 @@ impl ReadStore for FaultyStore {
     }
 
     async fn batch_get(&self, gets: Vec<Get>) -> Result<Vec<Option<Item>>> {
-        let fault = self.ask("batch_get", Call::BatchGet(&gets));
+        let fault = self.ask("batch_get", Call::BatchGet);
         let eventual: Vec<bool> = gets.iter().map(|get| get.consistency == Consistency::Eventual).collect();
         let stale = matches!(fault, Some(Fault::Stale));
         let mut found = self.with(fault, self.store.batch_get(gets)).await?;

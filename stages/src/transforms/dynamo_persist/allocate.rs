@@ -36,7 +36,9 @@ async fn for_chat(store: &dyn WriteStore, mut drafts: Vec<Draft>, now: Timestamp
     match chat_counters::allocate(store, &chat, wanted, now).await {
         Ok(range) => {
             metrics::allocation(since, drafts.len());
-            drafts.iter_mut().zip(range).for_each(|(draft, sequence)| draft.message.sequence = sequence);
+            for (draft, sequence) in drafts.iter_mut().zip(range) {
+                draft.message.sequence = sequence;
+            }
         }
         Err(AllocateError::CounterMissing { .. }) => {
             refuse_chat(&chat, CounterFault::Missing, drafts.iter_mut());
@@ -47,7 +49,9 @@ async fn for_chat(store: &dyn WriteStore, mut drafts: Vec<Draft>, now: Timestamp
         Err(AllocateError::Store(error)) => {
             metrics::allocation_failed(since, drafts.len());
             let error = Arc::new(store_error("allocate sequences", error));
-            drafts.iter_mut().for_each(|draft| draft.outcome = Outcome::Failed(Arc::clone(&error)));
+            for draft in &mut drafts {
+                draft.outcome = Outcome::Failed(Arc::clone(&error));
+            }
         }
     }
     drafts
@@ -68,7 +72,7 @@ pub(super) fn refuse_chat<'a>(
     metrics::counter_fault(fault, refused);
     match fault {
         CounterFault::Missing => {
-            tracing::error!(%chat, refused, "the chat has no sequence counter; recover it")
+            tracing::error!(%chat, refused, "the chat has no sequence counter; recover it");
         }
         CounterFault::Wrong => {
             tracing::error!(%chat, refused, "the chat's sequence counter is behind its messages; recover it");

@@ -7,8 +7,10 @@ use courant_pipeline::Class;
 use super::*;
 use crate::testing::faulty::{Call, Fault};
 
+type Step = fn(&Call<'_>) -> bool;
+
 fn is_look(call: &Call<'_>) -> bool {
-    matches!(call, Call::BatchGet(_))
+    matches!(call, Call::BatchGet)
 }
 
 fn is_allocation(call: &Call<'_>) -> bool {
@@ -37,7 +39,7 @@ fn retries(told: &[Told]) -> bool {
 #[tokio::test]
 async fn a_crash_costs_a_gap_at_the_most() {
     let (world, stage) = world().await;
-    let rows: [(&str, fn(&Call<'_>) -> bool, Fault, u64, Told); 5] = [
+    let rows: [(&str, Step, Fault, u64, Told); 5] = [
         ("before the allocation", is_look, Fault::CrashBefore, 0, Told::Sent(1)),
         ("before the allocation was done", is_allocation, Fault::CrashBefore, 0, Told::Sent(1)),
         ("after the allocation", is_allocation, Fault::CrashAfter, 1, Told::Sent(2)),
@@ -64,7 +66,7 @@ async fn an_unavailable_store_is_tried_again() {
     let error = stage.process(&mut Batch::from(vec![send(&chat, "uuid-1")])).await.unwrap_err();
     assert_eq!(error.class, Class::Retry);
     assert_eq!(error.to_string(), "look up members and known messages: the store is not available: down");
-    for step in [is_allocation, is_transaction] {
+    for step in [is_allocation as Step, is_transaction] {
         world.store.once(step, down());
         assert!(retries(&tell(&*stage, vec![send(&chat, "uuid-1"), send(&chat, "uuid-2")]).await));
         assert_eq!(world.sequences(&chat).await, [0u64; 0]);
@@ -148,7 +150,7 @@ async fn an_unknown_outcome_that_cannot_be_looked_up_is_tried_again() {
     let mut looks = 0;
     world.store.plan(move |call| match call {
         Call::Transact(_) => Some(Fault::Lose(StoreError::UnknownOutcome("timeout".into()))),
-        Call::BatchGet(_) => {
+        Call::BatchGet => {
             looks += 1;
             (looks == 2).then(|| Fault::Refuse(StoreError::Unavailable("down".into())))
         }
@@ -167,6 +169,23 @@ async fn an_allocation_with_an_unknown_outcome_is_a_gap() {
     world.store.once(is_allocation, Fault::Lose(StoreError::UnknownOutcome("timeout".into())));
     assert!(retries(&tell(&*stage, vec![send(&chat, "a")]).await));
     assert_eq!(tell(&*stage, vec![send(&chat, "a")]).await, [Told::Sent(2)]);
+}
+
+/// Nor does it concern another chat.
+#[tokio::test]
+async fn an_allocation_that_fails_is_its_own_chats_failure() {
+    let (world, stage) = world().await;
+    let (slow, other) = (world.chat(&[ANN]).await, world.chat(&[ANN]).await);
+    let throttled = slow.clone();
+    world.store.plan(move |call| {
+        let Call::Write(Write::Update { key, .. }) = call else { return None };
+        let concerned = key.partition.1.as_text() == Some(throttled.as_str());
+        concerned.then(|| Fault::Refuse(StoreError::Throttled("slow down".into())))
+    });
+    let told = tell(&*stage, vec![send(&slow, "a"), send(&other, "b"), send(&slow, "c")]).await;
+    assert!(matches!((&told[0], &told[2]), (Told::Retry(_), Told::Retry(_))), "{told:?}");
+    assert_eq!(told[1], Told::Sent(1));
+    assert_eq!(world.counter(&slow).await, Some(0));
 }
 
 /// Refuses the transaction for the writes of these messages, as often as one of them is in it.
@@ -242,7 +261,7 @@ async fn nothing_overtakes_a_message_whose_key_cannot_be_read() {
     assert_eq!(tell(&*stage, vec![send(&chat, "known")]).await, [Told::Sent(1)]);
     let mut looks = 0;
     world.store.plan(move |call| match call {
-        Call::BatchGet(_) => {
+        Call::BatchGet => {
             looks += 1;
             Some(if looks == 1 {
                 Fault::Stale

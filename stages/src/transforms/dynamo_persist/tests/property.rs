@@ -65,9 +65,9 @@ impl Trouble {
     fn with(self, call: &Call<'_>) -> Option<Fault> {
         let unknown = || StoreError::UnknownOutcome("timeout".into());
         match (self, call) {
-            (Self::Fine, _) | (Self::Lost, Call::BatchGet(_)) => None,
+            (Self::Fine, _) | (Self::Lost, Call::BatchGet) => None,
             (Self::Down, _) => Some(Fault::Refuse(StoreError::Unavailable("down".into()))),
-            (Self::Refused, Call::BatchGet(_)) => Some(Fault::Stale),
+            (Self::Refused, Call::BatchGet) => Some(Fault::Stale),
             (Self::Refused, _) => Some(Fault::Refuse(unknown())),
             (Self::Lost, _) => Some(Fault::Lose(unknown())),
             (Self::Conflict { at }, Call::Transact(transaction)) => {
