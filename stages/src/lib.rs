@@ -39,6 +39,8 @@ pub static STAGES: &[&StageSpec] = &[
     &sources::unpublished::SPEC,
     &sources::ws_ingest::SPEC,
     &transforms::cache_invalidate::SPEC,
+    &transforms::account_mutate::SPEC,
+    &transforms::chat_mutate::SPEC,
     &transforms::dedupe::SPEC,
     &transforms::dynamo_persist::SPEC,
     &transforms::filter::SPEC,

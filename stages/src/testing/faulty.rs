@@ -1,5 +1,6 @@
 //! A store in front of another that counts its calls and has faults when a test wants them.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -8,12 +9,13 @@ use courant_connectors::store::{
     ReadStore, Result, Returning, Scan, ScanStore, Shard, ShardId, ShardReader, ShardStart, Store,
     StoreError, TableDescription, TableSchema, Transaction, Write, WriteStore,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Barrier, Notify};
 
 /// What the store is asked.
 pub(crate) enum Call<'a> {
     BatchGet,
     Write(&'a Write),
+    BatchWrite,
     Transact(&'a Transaction),
 }
 
@@ -30,6 +32,15 @@ pub(crate) enum Fault {
     Stale,
     /// Somebody else is faster.
     Meanwhile(Transaction),
+    /// It waits until as many others have come as far.
+    Meets(Arc<Barrier>),
+}
+
+impl Fault {
+    /// It is done, and nobody learns of it.
+    pub(crate) fn unheard() -> Self {
+        Self::Lose(StoreError::UnknownOutcome("no answer".to_owned()))
+    }
 }
 
 type Plan = Box<dyn FnMut(Call<'_>) -> Option<Fault> + Send>;
@@ -38,12 +49,26 @@ pub(crate) struct FaultyStore {
     store: Arc<dyn Store>,
     plan: Mutex<Plan>,
     calls: Mutex<Vec<&'static str>>,
+    writes: Mutex<Writes>,
     crashed: Notify,
+}
+
+/// Writes, batches of writes and transactions by number, and what goes wrong with some of them.
+#[derive(Default)]
+struct Writes {
+    count: u32,
+    faults: BTreeMap<u32, Fault>,
 }
 
 impl FaultyStore {
     pub(crate) fn before(store: Arc<dyn Store>) -> Self {
-        Self { store, plan: Mutex::new(Box::new(|_| None)), calls: Mutex::default(), crashed: Notify::new() }
+        Self {
+            store,
+            plan: Mutex::new(Box::new(|_| None)),
+            calls: Mutex::default(),
+            writes: Mutex::default(),
+            crashed: Notify::new(),
+        }
     }
 
     /// Asks `plan` about each call from now on.
@@ -61,6 +86,18 @@ impl FaultyStore {
         self.plan(move |call| if is(&call) { fault.take() } else { None });
     }
 
+    /// Lets a write of those to come go wrong; the next one is the first.
+    pub(crate) fn nth(&self, nth: u32, fault: Fault) {
+        let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = writes.count + nth;
+        writes.faults.insert(at, fault);
+    }
+
+    /// How many writes, batches of writes and transactions there were.
+    pub(crate) fn writes(&self) -> u32 {
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner).count
+    }
+
     /// The calls since this was asked last.
     pub(crate) fn take_calls(&self) -> Vec<&'static str> {
         std::mem::take(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
@@ -73,6 +110,14 @@ impl FaultyStore {
 
     fn ask(&self, name: &'static str, call: Call<'_>) -> Option<Fault> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+        if !matches!(call, Call::BatchGet) {
+            let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
+            writes.count += 1;
+            let at = writes.count;
+            if let Some(fault) = writes.faults.remove(&at) {
+                return Some(fault);
+            }
+        }
         (self.plan.lock().unwrap_or_else(PoisonError::into_inner))(call)
     }
 
@@ -83,6 +128,10 @@ impl FaultyStore {
             Some(Fault::Lose(error)) => work.await.and(Err(error)),
             Some(Fault::Meanwhile(transaction)) => {
                 self.store.transact(transaction).await.unwrap();
+                work.await
+            }
+            Some(Fault::Meets(barrier)) => {
+                barrier.wait().await;
                 work.await
             }
             Some(Fault::CrashBefore) => self.crash().await,
@@ -134,7 +183,8 @@ impl WriteStore for FaultyStore {
     }
 
     async fn batch_write(&self, writes: Vec<BatchWrite>) -> Result<()> {
-        self.store.batch_write(writes).await
+        let fault = self.ask("batch_write", Call::BatchWrite);
+        self.with(fault, self.store.batch_write(writes)).await
     }
 
     async fn transact(&self, transaction: Transaction) -> Result<()> {
