@@ -103,6 +103,9 @@ mod tests {
     async fn a_component_that_hangs_is_down() {
         let hanging = std::future::pending::<Result<(), std::io::Error>>();
         let found = component("store", hanging).await;
-        assert_eq!((found.status, found.detail.as_deref()), (ComponentStatus::Down, Some("no answer within 2s")));
+        assert_eq!(
+            (found.status, found.detail.as_deref()),
+            (ComponentStatus::Down, Some("no answer within 2s"))
+        );
     }
 }
