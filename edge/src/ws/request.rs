@@ -116,6 +116,7 @@ impl<'de> Visitor<'de> for TypeFirstVisitor {
         match map.next_key::<Cow<'de, str>>()?.as_deref() {
             Some("type") => {}
             Some(_) => {
+                map.next_value::<IgnoredAny>()?;
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 return Ok(TypeFirst(None));
             }

@@ -136,7 +136,11 @@ async fn take_commands(intake: &Intake) -> mpsc::Receiver<(Command, ReplyTo)> {
     let (commands, taken) = mpsc::channel(4096); // full: the test has stopped looking
     tokio::spawn(async move {
         loop {
-            for request in requests.next(64).await {
+            let taken = tokio::select! {
+                taken = requests.next(64) => taken,
+                () = commands.closed() => return,
+            };
+            for request in taken {
                 let command = request.record.payload.decode::<Json<Command>>().unwrap().0.clone();
                 if commands.send((command, request.reply)).await.is_err() {
                     return;
