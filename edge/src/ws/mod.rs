@@ -43,7 +43,6 @@ pub use asyncapi::asyncapi;
 pub use config::SocketConfig;
 pub use gateway::Gateway;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::upgrade::OnUpgrade;
@@ -52,9 +51,10 @@ use warp::reply::Response;
 use warp::{Filter, Reply as _};
 
 use crate::Api;
+use crate::http::{ClientAddress, ConnectionSlot};
+use upgrade::Arrival;
 
-/// `GET /ws` and `GET /api/v1/asyncapi.json`. The client's address is taken from the request's extensions, where there
-/// is one.
+/// `GET /ws` and `GET /api/v1/asyncapi.json`.
 pub fn routes(
     api: Api,
     gateway: Gateway,
@@ -63,9 +63,12 @@ pub fn routes(
         .and(warp::get())
         .and(warp::any().map(move || (api.clone(), gateway.clone())))
         .and(warp::header::headers_cloned())
-        .and(warp::ext::optional::<SocketAddr>())
+        .and(warp::ext::get::<ClientAddress>())
+        .and(warp::ext::get::<ConnectionSlot>())
         .and(warp::ext::optional::<OnUpgrade>())
-        .then(|(api, gateway), headers, from, upgrade| upgrade::answer(api, gateway, headers, from, upgrade));
+        .then(|(api, gateway), headers, from, slot, upgrade| {
+            upgrade::answer(api, gateway, headers, Arrival { from, slot, upgrade })
+        });
     let published: Arc<str> = asyncapi().to_string().into();
     let document = warp::path!("api" / "v1" / "asyncapi.json").and(warp::get()).map(move || {
         let json = ("content-type", "application/json");

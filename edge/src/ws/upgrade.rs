@@ -4,7 +4,6 @@
 //! nothing is looked up for somebody without a valid token. After the upgrade the raw TCP stream is taken out of hyper,
 //! whose buffers are freed.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use courant_connectors::model::Timestamp;
@@ -13,11 +12,9 @@ use courant_connectors::model::tables::sessions;
 use courant_pipeline::clock;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use serde::Serialize;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tungstenite::handshake::derive_accept_key;
-use ulid::Ulid;
 use warp::Reply as _;
 use warp::http::{HeaderMap, HeaderValue, StatusCode, header};
 use warp::reply::Response;
@@ -27,6 +24,7 @@ use super::metrics::Metrics;
 use super::registrations;
 use super::socket::Socket;
 use crate::Api;
+use crate::http::{ClientAddress, ConnectionSlot, refused};
 use crate::limits::Limit;
 
 /// The subprotocol of this version; the only one that is ever selected.
@@ -36,19 +34,20 @@ const TOKEN_PROTOCOL: &str = "bearer.";
 /// How long a client may take to read the answer to its upgrade.
 const UPGRADE_LIMIT: Duration = Duration::from_secs(10);
 
+/// The connection that a request for a socket came over.
+pub(super) struct Arrival {
+    pub(super) from: ClientAddress,
+    pub(super) slot: ConnectionSlot,
+    pub(super) upgrade: Option<OnUpgrade>,
+}
+
 /// Answers a request for a socket.
-pub(super) async fn answer(
-    api: Api,
-    gateway: Gateway,
-    headers: HeaderMap,
-    from: Option<SocketAddr>,
-    upgrade: Option<OnUpgrade>,
-) -> Response {
-    match accept(&api, &gateway, &headers, from, upgrade).await {
+pub(super) async fn answer(api: Api, gateway: Gateway, headers: HeaderMap, arrival: Arrival) -> Response {
+    match accept(&api, &gateway, &headers, arrival).await {
         Ok(response) => response,
         Err(refusal) => {
             Metrics::refused(refusal.code.as_str());
-            refused(&refusal)
+            refused(refusal)
         }
     }
 }
@@ -57,14 +56,15 @@ async fn accept(
     api: &Api,
     gateway: &Gateway,
     headers: &HeaderMap,
-    from: Option<SocketAddr>,
-    upgrade: Option<OnUpgrade>,
+    arrival: Arrival,
 ) -> Result<Response, Refusal> {
-    if let Some(from) = from {
-        api.limits.take(Limit::Anonymous, &from.ip().to_string()).await?;
+    api.limits.take(Limit::Anonymous, &arrival.from.0.to_string()).await?;
+    let (key, upgrade) = handshake(headers, arrival.upgrade)?;
+    // A browser says which page asks; who is no browser says nothing, or whatever it likes.
+    if !api.origins.admit(headers) {
+        let message = "this origin is not allowed; it must be one of edge.allowed_origins";
+        return Err(Refusal::new(Code::Forbidden, message));
     }
-    let (key, upgrade) = handshake(headers, upgrade)?;
-    check_origin(headers, &api.edge.allowed_origins)?;
     let offered = Offered::read(headers);
     let token = bearer(headers).or(offered.token).ok_or_else(|| {
         Refusal::new(
@@ -83,7 +83,7 @@ async fn accept(
     if !session.is_some_and(|session| session.user_id == caller.user_id) {
         return Err(Refusal::new(Code::Unauthenticated, "the session has ended; sign in again"));
     }
-    tokio::spawn(open(upgrade, registered));
+    tokio::spawn(open(upgrade, registered, arrival.slot));
     Ok(switching(&key, offered.protocol))
 }
 
@@ -128,20 +128,6 @@ impl<'a> Offered<'a> {
     }
 }
 
-/// A browser says which page asks. Pages of this server and of those listed may; `"*"` lists all. Who is no browser says
-/// nothing, or whatever it likes: this protects users of browsers, and tokens protect the server.
-fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), Refusal> {
-    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-    let origin = origin.to_str().unwrap_or_default();
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let own = origin.split_once("://").map(|(_, of)| of);
-    let listed = allowed.iter().any(|known| known == "*" || known.eq_ignore_ascii_case(origin));
-    if listed || (own.is_some() && own == host) {
-        return Ok(());
-    }
-    Err(Refusal::new(Code::Forbidden, "this origin is not allowed; it must be one of edge.allowed_origins"))
-}
-
 fn switching(key: &str, protocol: Option<&'static str>) -> Response {
     let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
     let headers = response.headers_mut();
@@ -156,45 +142,9 @@ fn switching(key: &str, protocol: Option<&'static str>) -> Response {
     response
 }
 
-#[derive(Serialize)]
-struct ErrorBody<'a> {
-    error: ErrorDetail<'a>,
-}
-
-#[derive(Serialize)]
-struct ErrorDetail<'a> {
-    code: &'static str,
-    message: &'a str,
-    retryable: bool,
-    retry_after_ms: Option<u64>,
-    request_id: String,
-}
-
-fn refused(refusal: &Refusal) -> Response {
-    let status = match refusal.code {
-        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Code::Forbidden => StatusCode::FORBIDDEN,
-        Code::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::BAD_REQUEST,
-    };
-    let error = ErrorDetail {
-        code: refusal.code.as_str(),
-        message: &refusal.message,
-        retryable: refusal.code.is_retryable(),
-        retry_after_ms: refusal.retry_after_ms,
-        request_id: format!("req_{}", Ulid::generate()),
-    };
-    let mut response =
-        warp::reply::with_status(warp::reply::json(&ErrorBody { error }), status).into_response();
-    if let Some(wait) = refusal.retry_after_ms {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait.div_ceil(1000)));
-    }
-    response
-}
-
-/// Takes the connection over from HTTP and serves it. What is needed before the socket runs is freed by then.
-async fn open(upgrade: OnUpgrade, registered: Registered) {
+/// Takes the connection over from HTTP and serves it. What is needed before the socket runs is freed by then. It counts among
+/// the connections that there may be until it ends.
+async fn open(upgrade: OnUpgrade, registered: Registered, _slot: ConnectionSlot) {
     let taken_over = async {
         let upgraded = timeout(UPGRADE_LIMIT, upgrade).await;
         let (stream, early) = take_over(upgraded.ok()?.ok()?)?;
@@ -238,22 +188,5 @@ mod tests {
         assert_eq!(token(&offered("courant.v1, bearer.a.b.c")).as_deref(), Some("a.b.c"));
         assert_eq!(token(&offered("bearer.abc")), None, "nothing of this could be selected");
         assert_eq!(token(&[]), None);
-    }
-
-    #[test]
-    fn origins_are_our_own_or_listed() {
-        let allowed = ["https://chat.example".to_owned()];
-        let may = |origin: Option<&str>, allowed: &[String]| {
-            let mut pairs = vec![("host", "api.example:8080")];
-            pairs.extend(origin.map(|origin| ("origin", origin)));
-            check_origin(&headers(&pairs), allowed).is_ok()
-        };
-        assert!(may(None, &allowed) && may(None, &[]));
-        assert!(may(Some("https://chat.example"), &allowed));
-        assert!(may(Some("http://api.example:8080"), &[]));
-        for bad in ["https://chat.example.evil", "https://evil", "null", ""] {
-            assert!(!may(Some(bad), &allowed), "{bad}");
-        }
-        assert!(may(Some("https://evil"), &["*".to_owned()]));
     }
 }

@@ -184,7 +184,7 @@ pub async fn validate_all(
     sessions: &[SessionId],
     now: Timestamp,
 ) -> Result<Vec<bool>> {
-    let gets = sessions.iter().map(|session| Get { consistency: Consistency::Strong, ..lookup(session) });
+    let gets = sessions.iter().map(|session| lookup(session, Consistency::Strong));
     let goes_on = |item: &Option<Item>| match item {
         Some(item) => Ok(Session::from_item(item)?.expires_at > now),
         None => Ok(false),
