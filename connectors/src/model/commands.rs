@@ -228,7 +228,7 @@ pub enum Answer {
     Refused(Refusal),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Sent {
     pub message_id: MessageId,
     pub chat_id: ChatId,
@@ -238,7 +238,7 @@ pub struct Sent {
     pub deduplicated: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ChatAnswer {
     pub chat_id: ChatId,
     pub chat_type: ChatType,
@@ -265,7 +265,7 @@ impl ChatAnswer {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Member {
     pub user_id: UserId,
     pub role: Role,
@@ -279,7 +279,7 @@ impl From<Membership> for Member {
 }
 
 /// A user as they see themselves.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Profile {
     pub user_id: UserId,
     pub phone_number: String,

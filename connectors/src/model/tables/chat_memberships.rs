@@ -38,7 +38,7 @@ static INDEXES: [IndexSchema; 1] = [IndexSchema {
     projection: Projection::All,
 }];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     Owner,

@@ -43,7 +43,7 @@ pub static SCHEMA: TableSchema = TableSchema {
     point_in_time_recovery: true,
 };
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChatType {
     /// Two people and no name.
