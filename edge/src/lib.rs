@@ -20,6 +20,7 @@ mod fake;
 pub mod http;
 pub mod limits;
 pub mod relay;
+pub mod rest;
 
 pub use api::{Api, Backing};
 pub use config::EdgeConfig;
