@@ -13,7 +13,7 @@ use courant_connectors::model::tables::chat_memberships::{self, Membership, Role
 use courant_connectors::model::tables::chats::{self, ChatState, ChatType, Roster};
 use courant_connectors::model::tables::users::{self, User};
 use courant_connectors::model::{ChatId, Timestamp, UserId};
-use courant_connectors::store::{BatchWrite, ReadStore as _, Transaction, WriteStore as _};
+use courant_connectors::store::{BatchWrite, Transaction};
 use courant_pipeline::{Record, Stage};
 
 use super::*;

@@ -115,7 +115,7 @@ async fn a_thousand_are_made_or_nobody() {
     let told = world.ask(thousand(&chat)).await;
     assert_whole(&world, &chat, &told).await;
     assert_eq!(world.embedded.faulty.writes(), WRITES);
-    for failing in 1..=WRITES {
+    for failing in [1, 2, 6, WRITES - 1, WRITES] {
         let chat = ChatId::generate();
         world.embedded.faulty.nth(failing, down());
         let told = world.ask(thousand(&chat)).await;
@@ -186,6 +186,32 @@ async fn two_who_make_the_same_group_make_one() {
     };
     let (told, ()) = tokio::join!(world.ask(thousand(&chat)), second);
     assert_whole(&world, &chat, &told).await;
+}
+
+/// One process stands still in the middle, another makes the group, and somebody is removed; then the first goes on.
+#[tokio::test]
+async fn what_comes_late_brings_nobody_back() {
+    let world = World::of(1000).await;
+    let other_process = world.embedded.stage(&SPEC);
+    let chat = ChatId::generate();
+    let meeting = Arc::new(Barrier::new(2));
+    // The fifth write is the fourth part, in which `user_400` is.
+    world.embedded.faulty.nth(5, Fault::Meets(Arc::clone(&meeting)));
+    let others = async {
+        while world.embedded.faulty.writes() < 5 {
+            tokio::task::yield_now().await;
+        }
+        let told = carry(&*other_process, thousand(&chat)).await;
+        assert!(matches!(carry(&*other_process, remove(&chat, 0, 400)).await, Told::Happened(..)));
+        meeting.wait().await;
+        told
+    };
+    let (late, told) = tokio::join!(world.ask(thousand(&chat)), others);
+    assert_eq!(late, told, "answered as then");
+    let members = world.members(&chat).await;
+    assert_eq!(members.len(), 999);
+    assert!(!members.iter().any(|(member, _)| member == "user_400"));
+    world.assert_counted(&chat).await;
 }
 
 #[tokio::test]
