@@ -50,13 +50,15 @@ async fn what_happened_is_told_as_documented() {
     world.assert_counted(&chat).await;
 }
 
+/// A chat, who asks, and whom it is about.
+type Asks = fn(&ChatId, usize, usize) -> Record;
+
 /// Who asks, whom it is about, what is asked, and whether it is done. The group has two of each.
 #[tokio::test]
 async fn roles_decide_who_may_do_what() {
     const ROLES: [Role; 6] = [OWNER, ADMIN, MEMBER, OWNER, ADMIN, MEMBER];
     let stranger = ROLES.len();
     let world = World::of(stranger + 1).await;
-    type Asks = fn(&ChatId, usize, usize) -> Record;
     let removes: Asks = remove;
     let makes_owner: Asks = |chat, by, who| set_role(chat, by, who, OWNER);
     let makes_member: Asks = |chat, by, who| set_role(chat, by, who, MEMBER);
