@@ -1,5 +1,9 @@
 //! What the stages' tests share: building by parameters and reading verdicts.
 
+pub(crate) mod down;
+pub(crate) mod embedded;
+pub(crate) mod faulty;
+
 use std::sync::Arc;
 
 use courant_pipeline::spec::{BuildContext, Built, Part, Problem};

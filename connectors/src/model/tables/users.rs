@@ -87,6 +87,16 @@ impl User {
     }
 }
 
+/// Whether a text is a phone number as E.164 writes it: a plus and up to fifteen digits, the first of which is not zero.
+pub fn is_phone_number(text: &str) -> bool {
+    let Some(digits) = text.strip_prefix('+') else { return false };
+    let all = digits.bytes().all(|byte| byte.is_ascii_digit());
+    all && (FEWEST_DIGITS..=15).contains(&digits.len()) && !digits.starts_with('0')
+}
+
+/// The shortest numbers there are with their country: a code of three digits and four more.
+const FEWEST_DIGITS: usize = 7;
+
 /// A user with what proves that it is them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
@@ -167,14 +177,12 @@ pub async fn registered(store: &dyn ReadStore, phone_number: &str) -> Result<Opt
 
 async fn item_by_phone(store: &dyn ReadStore, phone_number: &str) -> Result<Option<Item>> {
     let Some(owner) = owner_of_phone(store, phone_number).await? else { return Ok(None) };
-    match store.get(existence_lookup(&owner)).await? {
-        Some(item) => Ok(Some(item)),
-        None => {
-            let reserved = Item::new().with("user_id", &sign_up::reservation(phone_number));
-            let why = format!("'owner_id' is '{owner}', and there is no such user");
-            Err(Attributes::of(&SCHEMA, &reserved).damaged(&why))
-        }
+    if let Some(item) = store.get(existence_lookup(&owner)).await? {
+        return Ok(Some(item));
     }
+    let reserved = Item::new().with("user_id", &sign_up::reservation(phone_number));
+    let why = format!("'owner_id' is '{owner}', and there is no such user");
+    Err(Attributes::of(&SCHEMA, &reserved).damaged(&why))
 }
 
 /// Find user by phone. The index knows the id only and follows the table with a delay, so somebody who registered
@@ -248,6 +256,25 @@ mod tests {
         let store = RecordingStore::answering([Answer::Page(page)]);
         assert_eq!(by_phone(&store, "+41791234567").await.unwrap(), Some("user_1".into()));
         assert_eq!(by_phone(&store, "+41791234567").await.unwrap(), None);
+    }
+
+    #[test]
+    fn phone_numbers_have_a_country_and_no_blanks() {
+        for number in ["+41791234567", "+2905123", "+123456789012345"] {
+            assert!(is_phone_number(number), "{number}");
+        }
+        for other in [
+            "",
+            "+",
+            "41791234567",
+            "+0791234567",
+            "+41 79 123",
+            "+1234567890123456",
+            "+4179123456x",
+            "+290512",
+        ] {
+            assert!(!is_phone_number(other), "{other}");
+        }
     }
 
     #[tokio::test]
