@@ -1,6 +1,8 @@
 //! What the stages' tests share: building by parameters and reading verdicts.
 
 pub(crate) mod chat;
+pub(crate) mod down;
+pub(crate) mod embedded;
 pub(crate) mod faulty;
 
 use std::sync::Arc;

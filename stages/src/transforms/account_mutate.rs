@@ -119,13 +119,10 @@ impl Accounts {
         check_display_name(&command.display_name)?;
         let edit = Edit::DisplayName(command.display_name.clone());
         let edited = users::edit(&self.store, &command.user_id, edit, now()).await;
-        match edited.map_err(|error| store_error("edit the profile", error))? {
-            Some(user) => Ok(Outcome::Done(Answer::User(user.into()))),
-            None => {
-                let why = format!("there is no user '{}'", command.user_id);
-                Err(Refusal::new(Code::NotFound, why).into())
-            }
-        }
+        let edited = edited.map_err(|error| store_error("edit the profile", error))?;
+        let nobody = || Refusal::new(Code::NotFound, format!("there is no user '{}'", command.user_id));
+        let user = edited.ok_or_else(nobody)?;
+        Ok(Outcome::Done(Answer::User(user.into())))
     }
 
     /// The item after the write; `None` if what it rests on has changed.

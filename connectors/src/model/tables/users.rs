@@ -177,14 +177,12 @@ pub async fn registered(store: &dyn ReadStore, phone_number: &str) -> Result<Opt
 
 async fn item_by_phone(store: &dyn ReadStore, phone_number: &str) -> Result<Option<Item>> {
     let Some(owner) = owner_of_phone(store, phone_number).await? else { return Ok(None) };
-    match store.get(existence_lookup(&owner)).await? {
-        Some(item) => Ok(Some(item)),
-        None => {
-            let reserved = Item::new().with("user_id", &sign_up::reservation(phone_number));
-            let why = format!("'owner_id' is '{owner}', and there is no such user");
-            Err(Attributes::of(&SCHEMA, &reserved).damaged(&why))
-        }
+    if let Some(item) = store.get(existence_lookup(&owner)).await? {
+        return Ok(Some(item));
     }
+    let reserved = Item::new().with("user_id", &sign_up::reservation(phone_number));
+    let why = format!("'owner_id' is '{owner}', and there is no such user");
+    Err(Attributes::of(&SCHEMA, &reserved).damaged(&why))
 }
 
 /// Find user by phone. The index knows the id only and follows the table with a delay, so somebody who registered

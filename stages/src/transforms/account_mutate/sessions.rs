@@ -86,13 +86,12 @@ impl Accounts {
     }
 
     pub(super) async fn end_sessions(&self, command: &EndSessions) -> Carried {
-        match &command.session_id {
-            Some(session) => self.end_one(&command.user_id, session).await?,
-            None => {
-                failed(END, sessions::revoke_all(&self.store, &command.user_id).await)?;
-                self.cut_off(&command.user_id, Ended::All).await;
-            }
-        }
+        let Some(session) = &command.session_id else {
+            failed(END, sessions::revoke_all(&self.store, &command.user_id).await)?;
+            self.cut_off(&command.user_id, Ended::All).await;
+            return Ok(Outcome::Done(Answer::Done));
+        };
+        self.end_one(&command.user_id, session).await?;
         Ok(Outcome::Done(Answer::Done))
     }
 
