@@ -44,8 +44,7 @@ impl Bound {
     /// Begins to answer.
     pub(super) async fn serve(self, app: &Arc<App>, loaded: &Loaded) -> anyhow::Result<Servers> {
         let services = &app.runtime().host().services;
-        let mut servers =
-            Servers { clients: None, stop: CancellationToken::new(), tasks: JoinSet::new() };
+        let mut servers = Servers { clients: None, stop: CancellationToken::new(), tasks: JoinSet::new() };
         servers.tasks.spawn(self.admin.run(Arc::clone(app) as _, servers.stop.clone()));
         if let Some(intake) = services.get::<Intake>() {
             let relay = loaded.section::<EdgeConfig>("edge").relay;

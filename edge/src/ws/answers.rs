@@ -12,8 +12,8 @@ use std::time::Duration;
 use courant_connectors::model::ClientMessageId;
 use courant_connectors::model::commands::{Answer, Code, Refusal};
 use courant_pipeline::Reply;
-use futures::stream::{FuturesUnordered, StreamExt as _};
 use futures::FutureExt as _;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 

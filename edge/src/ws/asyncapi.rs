@@ -92,7 +92,8 @@ fn frame<T: JsonSchema>(schemas: &mut SchemaGenerator, name: &str) -> Value {
     let mut properties = Map::new();
     properties.insert("type".to_owned(), json!({ "const": name }));
     if let Some(Value::Object(own)) = schema.get("properties") {
-        properties.extend(own.iter().filter(|(name, _)| *name != "type").map(|(k, v)| (k.clone(), v.clone())));
+        properties
+            .extend(own.iter().filter(|(name, _)| *name != "type").map(|(k, v)| (k.clone(), v.clone())));
     }
     let mut required = vec![json!("type")];
     if let Some(Value::Array(own)) = schema.get("required") {

@@ -66,13 +66,7 @@ struct Counts {
     unknown: u64,
 }
 
-fn hand_out(
-    shared: &Shared,
-    peers: &Peers,
-    delivery: &Delivery,
-    wakers: &mut Wakers,
-    counts: &mut Counts,
-) {
+fn hand_out(shared: &Shared, peers: &Peers, delivery: &Delivery, wakers: &mut Wakers, counts: &mut Counts) {
     let (frame, chat) = (codec::text(&delivery.frame), ChatHash::from(&delivery.chat_id));
     for connection in &delivery.connections {
         // It left, and live state has not heard of it.
@@ -81,9 +75,7 @@ fn hand_out(
             continue;
         };
         let pushed = match delivery.sequence {
-            Some(sequence) => {
-                peer.outbox.push_in_order(chat, sequence, frame.clone(), shared.bounds, wakers)
-            }
+            Some(sequence) => peer.outbox.push_in_order(chat, sequence, frame.clone(), shared.bounds, wakers),
             None => peer.outbox.push(frame.clone(), shared.bounds, wakers),
         };
         match pushed {
@@ -105,9 +97,9 @@ fn revoke(shared: &Shared, payload: &Bytes) {
         }
     };
     let (peers, mut wakers) = (shared.registry.read(), Wakers::default());
-    let ended = peers.of_user(&revoked.user_id).filter(|peer| {
-        revoked.session_ids.is_empty() || revoked.session_ids.contains(&peer.session)
-    });
+    let ended = peers
+        .of_user(&revoked.user_id)
+        .filter(|peer| revoked.session_ids.is_empty() || revoked.session_ids.contains(&peer.session));
     for peer in ended {
         peer.outbox.close(Close::Unauthenticated, Waiting::Dropped, &mut wakers);
     }

@@ -133,7 +133,8 @@ impl Shared {
     /// Makes room for a socket, at the cost of older ones of the same user if there are too many. From here on it hears
     /// if its session is ended. Its first frame waits in its outbox.
     pub(super) fn admit(self: &Arc<Self>, caller: Caller) -> Result<Registered, Refusal> {
-        let unavailable = |message: &str| Refusal::new(Code::Unavailable, message).retry_after(ELSEWHERE_AFTER);
+        let unavailable =
+            |message: &str| Refusal::new(Code::Unavailable, message).retry_after(ELSEWHERE_AFTER);
         if self.is_draining() {
             return Err(unavailable("the server is stopping; connect to another"));
         }

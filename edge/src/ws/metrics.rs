@@ -22,7 +22,10 @@ pub fn describe() {
     describe_counter!(REFUSED, "upgrades that were refused, by code");
     describe_counter!(FRAMES_IN, "frames from clients");
     describe_counter!(FRAMES_OUT, "frames written to clients");
-    describe_counter!(WRITES, "system calls that wrote to clients; frames out divided by it is what is saved");
+    describe_counter!(
+        WRITES,
+        "system calls that wrote to clients; frames out divided by it is what is saved"
+    );
     describe_counter!(CLOSES, "sockets that ended, by close code; 'client' and 'lost' if not by the server");
     describe_counter!(DELIVERIES, "frames fanned out to sockets, by what became of them");
     describe_counter!(RENEWED, "connections that live state had forgotten and was told again");

@@ -339,7 +339,10 @@ mod tests {
             assert_eq!(push(&outbox, "e"), Pushed::Closed);
             let (next, written) = fill(&outbox, 99);
             assert_eq!(next, Next::Bytes);
-            assert!(written.ends_with("reconnect and sync") && !written.contains('a'.to_string().repeat(3).as_str()));
+            assert!(
+                written.ends_with("reconnect and sync")
+                    && !written.contains('a'.to_string().repeat(3).as_str())
+            );
         }
     }
 
@@ -420,9 +423,8 @@ mod tests {
     #[test]
     fn messages_never_go_backwards() {
         let (outbox, chat) = (Outbox::default(), ChatHash::from(&"chat_1".into()));
-        let push = |sequence| {
-            outbox.push_in_order(chat, sequence, frame("m"), BOUNDS, &mut Wakers::default())
-        };
+        let push =
+            |sequence| outbox.push_in_order(chat, sequence, frame("m"), BOUNDS, &mut Wakers::default());
         assert_eq!([5, 4, 5, 6].map(push), [Pushed::Queued, Pushed::Late, Pushed::Late, Pushed::Queued]);
     }
 }

@@ -126,9 +126,8 @@ enum SweepError {
 async fn sweep(shared: &Shared, because: Because) -> Result<(), SweepError> {
     let now = shared.ticks.now();
     let all: Vec<Arc<Peer>> = shared.registry.read().all().cloned().collect();
-    let is_due = |peer: &&Arc<Peer>| {
-        because == Because::OfAGap || peer.unbeaten_for(now) >= ticks::of(BEAT_AFTER)
-    };
+    let is_due =
+        |peer: &&Arc<Peer>| because == Because::OfAGap || peer.unbeaten_for(now) >= ticks::of(BEAT_AFTER);
     let mut due: Vec<_> = all.iter().filter(is_due).cloned().collect();
     if due.is_empty() {
         // Somebody must notice if live state was wiped.
@@ -139,9 +138,7 @@ async fn sweep(shared: &Shared, because: Because) -> Result<(), SweepError> {
         unknown = beat(shared, &all, now).await?;
     }
     let to_confirm = |peer: &&Arc<Peer>| {
-        because == Because::OfAGap
-            || peer.is_to_be_confirmed(now)
-            || unknown.contains(&peer.connection.id)
+        because == Because::OfAGap || peer.is_to_be_confirmed(now) || unknown.contains(&peer.connection.id)
     };
     let to_confirm: Vec<_> = all.iter().filter(to_confirm).cloned().collect();
     let confirmed = confirm(shared, &to_confirm, now).await?;
@@ -151,11 +148,7 @@ async fn sweep(shared: &Shared, because: Because) -> Result<(), SweepError> {
 }
 
 /// Tells live state that connections are there; those it does not know.
-async fn beat(
-    shared: &Shared,
-    peers: &[Arc<Peer>],
-    now: u32,
-) -> Result<FxHashSet<ConnectionId>, LiveError> {
+async fn beat(shared: &Shared, peers: &[Arc<Peer>], now: u32) -> Result<FxHashSet<ConnectionId>, LiveError> {
     let mut unknown = FxHashSet::default();
     for peers in peers.chunks(AT_ONCE) {
         let connections: Vec<_> = peers.iter().map(|peer| peer.connection.clone()).collect();

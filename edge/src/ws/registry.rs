@@ -128,7 +128,11 @@ mod tests {
         assert!(add(&registry, "conn_2", "user_1", "laptop").is_empty());
         assert!(add(&registry, "conn_3", "user_1", "laptop").is_empty());
         assert_eq!(add(&registry, "conn_4", "user_1", "laptop"), ["conn_2"], "of its device");
-        assert_eq!(add(&registry, "conn_5", "user_1", "tablet"), ["conn_1"], "of its user; one closes already");
+        assert_eq!(
+            add(&registry, "conn_5", "user_1", "tablet"),
+            ["conn_1"],
+            "of its user; one closes already"
+        );
         assert_eq!(registry.add(&peer("conn_6", "user_2", "phone"), ROOM).err(), Some(NoRoom));
     }
 

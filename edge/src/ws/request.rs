@@ -11,9 +11,9 @@ use bytes::Bytes;
 use courant_connectors::model::commands::{Code, Refusal};
 use courant_connectors::model::{ChatId, ClientMessageId};
 use schemars::JsonSchema;
+use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde::Deserialize;
 
 use super::codec::{self, Heard, Violation};
 
@@ -137,11 +137,21 @@ impl<'de> Visitor<'de> for TypeFirstVisitor {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Send(Send),
-    Ack { chat_id: ChatId, sequence: u64 },
-    Sync { chat_id: ChatId, after: u64, limit: u32 },
+    Ack {
+        chat_id: ChatId,
+        sequence: u64,
+    },
+    Sync {
+        chat_id: ChatId,
+        after: u64,
+        limit: u32,
+    },
     Heartbeat,
     /// The frame was understood, as far as it says whose message it is, and is not to be obeyed.
-    Refuse { client_message_id: Option<ClientMessageId>, refusal: Refusal },
+    Refuse {
+        client_message_id: Option<ClientMessageId>,
+        refusal: Refusal,
+    },
     /// A ping, to be answered with this frame.
     Pong(Bytes),
     /// The client closes.
@@ -197,7 +207,11 @@ fn is_word(text: &str) -> bool {
 }
 
 fn chat_id(text: &str, of: Option<&str>) -> Result<ChatId, Request> {
-    if is_word(text) { Ok(text.into()) } else { Err(refuse(of, Code::BadFrame, "chat_id is not the id of a chat")) }
+    if is_word(text) {
+        Ok(text.into())
+    } else {
+        Err(refuse(of, Code::BadFrame, "chat_id is not the id of a chat"))
+    }
 }
 
 impl ClientFrame<'_> {
@@ -314,11 +328,16 @@ mod tests {
     #[test]
     fn a_refused_message_is_named_where_it_has_a_name() {
         let send = |id: &str, content: &str| {
-            format!(r#"{{"type":"send_message","client_message_id":"{id}","chat_id":"chat_1","content":"{content}"}}"#)
+            format!(
+                r#"{{"type":"send_message","client_message_id":"{id}","chat_id":"chat_1","content":"{content}"}}"#
+            )
         };
         assert!(matches!(parsed(&send("c", &"x".repeat(4096))), Request::Send(_)));
         let escaped = parsed(&send("c", &"\\u0001".repeat(4096)));
-        assert!(matches!(escaped, Request::Send(send) if send.content.len() == 4096), "bytes of content count");
+        assert!(
+            matches!(escaped, Request::Send(send) if send.content.len() == 4096),
+            "bytes of content count"
+        );
         let (id, code, _) = refused(&send("c", &"\u{e9}".repeat(2049)));
         assert_eq!((id.as_deref(), code), (Some("c"), Code::TooLarge), "bytes count, not characters");
         assert_eq!(refused(&send("c", "")).0.as_deref(), Some("c"));
@@ -329,7 +348,14 @@ mod tests {
 
     #[test]
     fn what_is_not_json_ends_the_socket() {
-        for text in [&b"nope"[..], b"", b"{\"type\":\"heartbeat\"", b"{\"type\":\"x\"} {", b"\xff", b"{\"type\":\"\xff\"}"] {
+        for text in [
+            &b"nope"[..],
+            b"",
+            b"{\"type\":\"heartbeat\"",
+            b"{\"type\":\"x\"} {",
+            b"\xff",
+            b"{\"type\":\"\xff\"}",
+        ] {
             assert_eq!(parse(text), Err(Violation::Protocol), "{}", String::from_utf8_lossy(text));
         }
         let deep = "[".repeat(100_000);

@@ -97,7 +97,9 @@ fn handshake(headers: &HeaderMap, upgrade: Option<OnUpgrade>) -> Result<(String,
         && has(header::SEC_WEBSOCKET_VERSION, "13");
     match (headers.get(header::SEC_WEBSOCKET_KEY), upgrade) {
         (Some(key), Some(upgrade)) if asked => Ok((derive_accept_key(key.as_bytes()), upgrade)),
-        _ => Err(Refusal::new(Code::BadRequest, "this path is for WebSocket upgrades (RFC 6455, version 13)")),
+        _ => {
+            Err(Refusal::new(Code::BadRequest, "this path is for WebSocket upgrades (RFC 6455, version 13)"))
+        }
     }
 }
 

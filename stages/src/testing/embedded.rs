@@ -35,7 +35,7 @@ impl Embedded {
         };
         let mut connected = connections.open().await.unwrap();
         let store = Arc::clone(&connected.store);
-        let faulty = FaultyStore::before(Arc::clone(&store));
+        let faulty = Arc::new(FaultyStore::before(Arc::clone(&store)));
         connected.store = Arc::clone(&faulty) as Arc<dyn Store>;
         Self { connected, store, faulty, _folder: folder }
     }

@@ -1,7 +1,7 @@
 //! What happens to records on their way.
 
-pub mod cache_invalidate;
 pub mod account_mutate;
+pub mod cache_invalidate;
 pub mod chat_mutate;
 pub mod dedupe;
 pub mod dynamo_persist;

@@ -48,7 +48,8 @@ async fn too_large_closes_with_4413() {
     let world = world().await;
     let large = WsMessage::text(format!(r#"{{"type":"heartbeat","x":"{}"}}"#, "x".repeat(40_000)));
     assert_eq!(closed_after(&world, "user_1", vec![large]).await, Some(4413));
-    let parts = (0..20).map(|n| part(if n == 0 { Data::Text } else { Data::Continue }, &"x".repeat(4000), false));
+    let parts =
+        (0..20).map(|n| part(if n == 0 { Data::Text } else { Data::Continue }, &"x".repeat(4000), false));
     assert_eq!(closed_after(&world, "user_2", parts.collect()).await, Some(4413));
 }
 
@@ -92,12 +93,10 @@ async fn fragments_make_a_frame_and_pings_in_between_are_answered() {
 #[tokio::test]
 async fn a_client_that_closes_is_answered() {
     let world = world().await;
-    for (n, (said, answered)) in [
-        (Some(CloseFrame { code: CloseCode::Normal, reason: "bye".into() }), Some(1000)),
-        (None, None),
-    ]
-    .into_iter()
-    .enumerate()
+    for (n, (said, answered)) in
+        [(Some(CloseFrame { code: CloseCode::Normal, reason: "bye".into() }), Some(1000)), (None, None)]
+            .into_iter()
+            .enumerate()
     {
         let code = closed_after(&world, &format!("user_{n}"), vec![WsMessage::Close(said)]).await;
         assert_eq!(code, answered);

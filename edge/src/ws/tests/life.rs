@@ -89,7 +89,8 @@ async fn after_live_state_was_wiped_connections_come_back() {
     tokio::time::sleep(Duration::from_secs(11)).await;
     tokio::time::resume();
     revoke(&*world.store, &"sess_user_1".into()).await.unwrap();
-    let all: Vec<_> = world.gateway.shared().registry.read().all().map(|peer| peer.connection.clone()).collect();
+    let all: Vec<_> =
+        world.gateway.shared().registry.read().all().map(|peer| peer.connection.clone()).collect();
     world.live.unregister(&all).await.unwrap();
     assert_eq!(world.known("user_2").await, 0);
     tokio::time::pause();

@@ -18,10 +18,10 @@ use courant_connectors::embedded::{Engine, MemoryLive, Options};
 use courant_connectors::live::{Channel, Connections as _, Publish as _};
 use courant_connectors::model::commands::{Answer, Code, Command, Refusal, Sent, WEBSOCKET};
 use courant_connectors::model::frames::{Frame, MessageFrame, Revoked, write_delivery};
+use courant_connectors::model::tables::TABLES;
 use courant_connectors::model::tables::chat_memberships::{self, Membership, Role};
 use courant_connectors::model::tables::messages::{self, Message};
 use courant_connectors::model::tables::sessions::{self, Session};
-use courant_connectors::model::tables::TABLES;
 use courant_connectors::model::{ConnectionId, GatewayId, Timestamp, UserId};
 use courant_connectors::store::{AdminStore as _, Transaction, WriteStore as _};
 use courant_pipeline::intake::Intake;
@@ -32,12 +32,12 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::fake::FakeControl;
-use crate::http::HttpServer;
-use crate::{Backing, EdgeConfig};
 use crate::auth::{AuthConfig, Authenticate, Caller};
 use crate::commands::Commands;
+use crate::fake::FakeControl;
+use crate::http::HttpServer;
 use crate::limits::LimitsConfig;
+use crate::{Backing, EdgeConfig};
 
 /// Longer than anything takes; a test that waits for it fails.
 const LIMIT: Duration = Duration::from_secs(20);

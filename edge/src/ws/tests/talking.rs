@@ -219,7 +219,8 @@ async fn a_long_answer_waits_for_room() {
 #[tokio::test]
 async fn messages_reach_those_they_are_for_and_never_go_backwards() {
     let world = world().await;
-    let ((mut one, first), (mut two, second)) = (world.connect("user_1").await, world.connect("user_2").await);
+    let ((mut one, first), (mut two, second)) =
+        (world.connect("user_1").await, world.connect("user_2").await);
     world.publish(&[first.clone(), second.clone()], &[5, 6], "hi").await;
     world.publish(&[first.clone()], &[4, 6, 5], "late").await;
     world.publish(&[first, second, "conn_elsewhere".into()], &[8], "hi").await;
@@ -227,7 +228,10 @@ async fn messages_reach_those_they_are_for_and_never_go_backwards() {
         for (sequence, previous) in [(5, 4), (6, 5), (8, 7)] {
             let message = frame(socket).await;
             assert_eq!(message["sequence"], sequence, "{message}");
-            assert_eq!((&message["previous_sequence"], &message["content"]), (&json!(previous), &json!("hi")));
+            assert_eq!(
+                (&message["previous_sequence"], &message["content"]),
+                (&json!(previous), &json!("hi"))
+            );
         }
     }
 }

@@ -174,7 +174,7 @@ async fn no_secret_is_left_in_a_record_that_failed() {
         let text = Record::new(Payload::Text(asked.payload.to_json())).with_key("key");
         for asked in [text, asked] {
             let down = StoreError::Unavailable("connection refused".to_owned());
-            world.embedded.faulty.nth(1, Fault::Refused(down));
+            world.embedded.faulty.nth(1, Fault::Refuse(down));
             let mut batch = Batch::from(vec![asked]);
             world.stage.process(&mut batch).await.unwrap();
             assert!(told(&batch.slots()[0]).has_to_wait());

@@ -85,7 +85,7 @@ async fn of_two_who_register_a_number_at_once_there_is_one_user() {
 async fn a_registration_that_took_effect_tells_of_it_again() {
     let world = World::new().await;
     let command = record(Command::Register(registration("user_1", PHONE, "042137")));
-    world.embedded.faulty.nth(1, Fault::Unheard);
+    world.embedded.faulty.nth(1, Fault::unheard());
     assert!(world.ask(command.clone()).await.has_to_wait());
     let first = world.ask(command.clone()).await;
     let second = world.ask(command).await;

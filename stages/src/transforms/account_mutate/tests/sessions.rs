@@ -38,7 +38,7 @@ async fn a_device_has_one_session() {
 #[tokio::test]
 async fn opening_is_done_once_however_often_it_is_tried() {
     let world = World::new().await;
-    world.embedded.faulty.nth(1, Fault::Unheard);
+    world.embedded.faulty.nth(1, Fault::unheard());
     assert!(world.ask(open("sess_1", "user_1", "dev_1")).await.has_to_wait());
     let told = world.ask(open("sess_1", "user_1", "dev_1")).await;
     assert_eq!(session(&told).session_id, SessionId::from("sess_1"));
@@ -53,7 +53,7 @@ async fn a_token_is_spent_for_the_next() {
     world.ask(open("sess_1", "user_1", "dev_1")).await;
     let told = world.ask(rotate("sess_1", 0, 1)).await;
     assert_eq!(session(&told).user_id, UserId::from("user_1"));
-    world.embedded.faulty.nth(1, Fault::Unheard);
+    world.embedded.faulty.nth(1, Fault::unheard());
     assert!(world.ask(rotate("sess_1", 1, 2)).await.has_to_wait());
     let again = world.ask(rotate("sess_1", 1, 2)).await;
     assert!(matches!(again, Told::Done(Answer::Session(_))), "the same command again: {again:?}");
@@ -133,7 +133,7 @@ async fn all_sessions_end() {
 async fn a_sign_out_that_was_cut_off_is_told_by_the_next() {
     let world = World::new().await;
     world.ask(open("sess_1", "user_1", "dev_1")).await;
-    world.embedded.faulty.nth(1, Fault::Unheard);
+    world.embedded.faulty.nth(1, Fault::unheard());
     let mut gateway = world.listen().await;
     assert!(world.ask(end("user_1", Some("sess_1"))).await.has_to_wait());
     assert_eq!(world.ask(end("user_1", Some("sess_1"))).await.code(), Some(Code::NotFound));

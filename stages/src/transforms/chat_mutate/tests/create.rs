@@ -16,7 +16,7 @@ fn thousand(chat: &ChatId) -> Record {
 }
 
 fn down() -> Fault {
-    Fault::Refused(StoreError::Unavailable("connection refused".to_owned()))
+    Fault::Refuse(StoreError::Unavailable("connection refused".to_owned()))
 }
 
 /// Nothing of a chat can be seen or used: those who look at a user's chats leave out what has no chat.
@@ -132,7 +132,7 @@ async fn a_thousand_are_made_once_however_often_it_is_tried() {
     let world = World::of(1000).await;
     for unheard in [1, 2, WRITES - 1, WRITES] {
         let chat = ChatId::generate();
-        world.embedded.faulty.nth(unheard, Fault::Unheard);
+        world.embedded.faulty.nth(unheard, Fault::unheard());
         assert!(world.ask(thousand(&chat)).await.has_to_wait());
         if unheard < WRITES {
             assert_absent(&world, &chat).await;
@@ -150,7 +150,7 @@ async fn what_will_never_be_is_removed() {
     for failing in [2, 7, WRITES] {
         let chat = ChatId::generate();
         let never = StoreError::Invalid("an item is too large".to_owned());
-        world.embedded.faulty.nth(failing, Fault::Refused(never));
+        world.embedded.faulty.nth(failing, Fault::Refuse(never));
         let told = world.ask(thousand(&chat)).await;
         assert!(matches!(told, Told::Failed("reject", _)), "{told:?}");
         assert_eq!(world.members(&chat).await, []);

@@ -225,7 +225,7 @@ async fn a_command_that_took_effect_tells_of_it_again() {
     ];
     let mut ids = BTreeSet::new();
     for command in commands {
-        world.embedded.faulty.nth(1, Fault::Unheard);
+        world.embedded.faulty.nth(1, Fault::unheard());
         assert!(world.ask(command(&chat)).await.has_to_wait());
         let members = world.members(&chat).await;
         let change = world.state(&chat).await.unwrap().last_change.unwrap();
@@ -307,7 +307,7 @@ async fn a_store_that_is_down_makes_commands_wait_in_order() {
     let world = World::of(3).await;
     let (one, two) = (world.group(&[OWNER, MEMBER]).await, world.group(&[OWNER, MEMBER]).await);
     let down = StoreError::Unavailable("connection refused".to_owned());
-    world.embedded.faulty.nth(1, Fault::Refused(down));
+    world.embedded.faulty.nth(1, Fault::Refuse(down));
     let asked = vec![remove(&one, 0, 1), add(&one, 0, 2, MEMBER), remove(&two, 0, 1)];
     let told = carry_all(&*world.stage, asked).await;
     let waiting = told.iter().filter(|told| told.has_to_wait()).count();
