@@ -1,5 +1,6 @@
 //! On the embedded engine, behind a store that fails where a test wants it to.
 
+mod counting;
 mod failures;
 mod limits;
 mod property;
