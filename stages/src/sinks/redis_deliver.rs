@@ -34,6 +34,9 @@ pub static SPEC: StageSpec = StageSpec::sink::<Config>("redis-deliver", Takes::O
 /// not wait for it.
 const PUBLISH_BYTES: usize = 512 * 1024;
 
+/// What a line is beside its frame, for a small chat.
+const LINE_BYTES: usize = 250;
+
 /// It has no parameters.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -85,6 +88,7 @@ impl Stage for RedisDeliver {
         let connections = connections.map_err(|error| live_error("find connections", error))?;
         let mut outbox = Outbox::default();
         let routes = audiences.routes(&connections, &mut outbox);
+        outbox.make_room(frames.iter().flatten().map(|addressed| addressed.frame.len() + LINE_BYTES).sum());
         for (index, slot) in batch.iter_mut().enumerate() {
             let Some(addressed) = &frames[index] else { continue };
             let origin = slot.record().headers.get(ORIGIN);
@@ -185,6 +189,14 @@ impl Outbox {
     fn open(&mut self, gateway: &GatewayId) -> usize {
         self.gateways.push((Channel::deliver(gateway), BytesMut::new()));
         self.gateways.len() - 1
+    }
+
+    /// Expects this much in all, spread evenly; more only costs a copy.
+    fn make_room(&mut self, bytes: usize) {
+        let each = bytes / self.gateways.len().max(1);
+        for (_, lines) in &mut self.gateways {
+            lines.reserve(each.min(PUBLISH_BYTES));
+        }
     }
 
     /// Adds a frame for everybody on the routes but the connection that it came from.

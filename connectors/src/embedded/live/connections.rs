@@ -1,8 +1,12 @@
 //! Connections, and which of them a user and a gateway have.
+//!
+//! Every delivery looks here. Ids of users, connections and gateways are made by servers, so nobody can choose some that
+//! collide, and a quick hasher will do.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::hash::Hash;
 
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use tokio::time::Instant;
 
 use super::expiring::Expiring;
@@ -11,12 +15,12 @@ use crate::model::{ConnectionId, GatewayId, UserId};
 
 #[derive(Default)]
 pub(super) struct ConnectionTable {
-    known: Expiring<ConnectionId, Connection>,
+    known: Expiring<ConnectionId, Connection, FxBuildHasher>,
     of_user: Index<UserId>,
     on_gateway: Index<GatewayId>,
 }
 
-type Index<K> = HashMap<K, BTreeSet<ConnectionId>>;
+type Index<K> = FxHashMap<K, BTreeSet<ConnectionId>>;
 
 impl ConnectionTable {
     pub(super) fn insert(&mut self, connection: Connection, ends: Instant) {
@@ -38,16 +42,20 @@ impl ConnectionTable {
         }
     }
 
-    pub(super) fn of_user(&self, user: &UserId) -> impl Iterator<Item = &Connection> {
-        self.alive(self.of_user.get(user))
+    pub(super) fn of_user(&self, user: &UserId, now: Instant) -> impl Iterator<Item = &Connection> {
+        self.alive(self.of_user.get(user), now)
     }
 
-    pub(super) fn on_gateway(&self, gateway: &GatewayId) -> impl Iterator<Item = &Connection> {
-        self.alive(self.on_gateway.get(gateway))
+    pub(super) fn on_gateway(&self, gateway: &GatewayId, now: Instant) -> impl Iterator<Item = &Connection> {
+        self.alive(self.on_gateway.get(gateway), now)
     }
 
-    fn alive<'a>(&'a self, ids: Option<&'a BTreeSet<ConnectionId>>) -> impl Iterator<Item = &'a Connection> {
-        ids.into_iter().flatten().filter_map(|id| self.known.get(id))
+    fn alive<'a>(
+        &'a self,
+        ids: Option<&'a BTreeSet<ConnectionId>>,
+        now: Instant,
+    ) -> impl Iterator<Item = &'a Connection> {
+        ids.into_iter().flatten().filter_map(move |id| self.known.get_at(id, now))
     }
 
     fn forget(&mut self, connection: &Connection) {
@@ -103,8 +111,8 @@ mod tests {
         let mut table = ConnectionTable::default();
         table.insert(connection("c", "one"), ends);
         table.insert(connection("c", "two"), ends);
-        assert_eq!(table.of_user(&"one".into()).count(), 0);
-        assert_eq!(table.of_user(&"two".into()).count(), 1);
+        assert_eq!(table.of_user(&"one".into(), Instant::now()).count(), 0);
+        assert_eq!(table.of_user(&"two".into(), Instant::now()).count(), 1);
         table.remove(&"c".into());
         assert!(table.of_user.is_empty() && table.on_gateway.is_empty());
     }

@@ -106,13 +106,15 @@ impl Connections for MemoryLive {
     }
 
     async fn connections_of(&self, users: &[UserId]) -> Result<Vec<Vec<Connection>>> {
+        let now = Instant::now();
         let table = lock(&self.0.connections);
-        Ok(users.iter().map(|user| table.of_user(user).cloned().collect()).collect())
+        Ok(users.iter().map(|user| table.of_user(user, now).cloned().collect()).collect())
     }
 
     async fn connections_on(&self, gateway: &GatewayId) -> Result<Vec<ConnectionId>> {
+        let now = Instant::now();
         let table = lock(&self.0.connections);
-        Ok(table.on_gateway(gateway).map(|connection| connection.id.clone()).collect())
+        Ok(table.on_gateway(gateway, now).map(|connection| connection.id.clone()).collect())
     }
 }
 

@@ -31,6 +31,8 @@ struct ReadDelivery<'a> {
 pub enum NotADelivery {
     #[error("not a delivery: {0}")]
     Malformed(#[from] serde_json::Error),
+    #[error("not a delivery: {0}")]
+    NotText(#[from] std::str::Utf8Error),
     #[error("a frame is a JSON object on one line")]
     Frame,
 }
@@ -67,8 +69,8 @@ pub fn write_delivery<'a>(
 
 /// The deliveries of a publish. Frames are parts of it, not copies.
 pub fn read_deliveries(publish: &Bytes) -> impl Iterator<Item = Result<Delivery, NotADelivery>> {
-    publish.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(|line| {
-        let read: ReadDelivery<'_> = serde_json::from_slice(line)?;
+    lines(publish).map(|line| {
+        let read: ReadDelivery<'_> = serde_json::from_str(std::str::from_utf8(line)?)?;
         Ok(Delivery {
             chat_id: read.chat_id,
             sequence: read.sequence,
@@ -76,6 +78,17 @@ pub fn read_deliveries(publish: &Bytes) -> impl Iterator<Item = Result<Delivery,
             frame: publish.slice_ref(read.message.get().as_bytes()),
         })
     })
+}
+
+/// Those that are not empty.
+fn lines(mut text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let next = move || {
+        let end = memchr::memchr(b'\n', text).unwrap_or(text.len());
+        let (line, rest) = text.split_at_checked(end).filter(|_| !text.is_empty())?;
+        text = rest.get(1..).unwrap_or_default();
+        Some(line)
+    };
+    std::iter::from_fn(next).filter(|line| !line.is_empty())
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! texts. Events of the other kinds are rare and are read in full.
 
 use std::borrow::Cow;
-use std::io::Write as _;
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, de};
@@ -48,7 +47,12 @@ const MESSAGE_START: &[u8] = b"{\"event_type\":\"MessagePersisted\",";
 ///
 /// `previous_sequence` is the sequence of the message before, where it is not one less than the message's own.
 pub fn of_event(event: &[u8], previous_sequence: Option<u64>) -> Result<Option<Told<'_>>, EventError> {
-    let not_a_message = match serde_json::from_slice::<MessageEvent<'_>>(event) {
+    // Looked through for what is not UTF-8 once, and not text by text.
+    let read = match std::str::from_utf8(event) {
+        Ok(text) => serde_json::from_str::<MessageEvent<'_>>(text),
+        Err(_) => serde_json::from_slice(event),
+    };
+    let not_a_message = match read {
         Ok(message) if message.event_type == MESSAGE => return message.told(previous_sequence).map(Some),
         Ok(_) => None,
         Err(error) => Some(error),
@@ -148,19 +152,20 @@ impl Message<'_> {
         let texts = [&self.message_id, &self.sender_id, &self.content, &self.content_type, &self.created_at];
         let length = texts.iter().map(|text| text.0.len()).sum::<usize>() + self.chat_id.len();
         let mut frame = Vec::with_capacity(length + REST);
+        let mut put = |name: &str, value: &str| {
+            frame.extend_from_slice(name.as_bytes());
+            frame.extend_from_slice(value.as_bytes());
+        };
         let chat_id = serde_json::to_string(&self.chat_id).expect("a text has a JSON form");
-        write!(
-            frame,
-            "{{\"type\":\"message\",\"message_id\":{},\"chat_id\":{chat_id},\"sequence\":{},\"sender_id\":{},\"content\":{},\
-             \"content_type\":{},\"created_at\":{},\"previous_sequence\":{previous_sequence}}}",
-            self.message_id.0,
-            self.sequence,
-            self.sender_id.0,
-            self.content.0,
-            self.content_type.0,
-            self.created_at.0,
-        )
-        .expect("memory can be written to");
+        put("{\"type\":\"message\",\"message_id\":", self.message_id.0);
+        put(",\"chat_id\":", &chat_id);
+        put(",\"sequence\":", &self.sequence.to_string());
+        put(",\"sender_id\":", self.sender_id.0);
+        put(",\"content\":", self.content.0);
+        put(",\"content_type\":", self.content_type.0);
+        put(",\"created_at\":", self.created_at.0);
+        put(",\"previous_sequence\":", &previous_sequence.to_string());
+        put("}", "");
         frame.into()
     }
 }
