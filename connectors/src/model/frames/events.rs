@@ -99,6 +99,7 @@ struct MessageEvent<'a> {
 }
 
 #[derive(Deserialize)]
+#[allow(clippy::struct_field_names, reason = "the documented names of the event's fields")]
 struct Message<'a> {
     #[serde(borrow)]
     message_id: Text<'a>,
