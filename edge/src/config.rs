@@ -6,6 +6,8 @@ use std::num::NonZeroU32;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::ws::SocketConfig;
+
 /// Where and how the process answers HTTP.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -16,6 +18,11 @@ pub struct EdgeConfig {
     /// Connections at the same time; further ones wait in the system's queue until one ends. Keep it below the
     /// process's limit of open files.
     pub max_connections: NonZeroU32,
+    /// Pages that may connect from a browser, such as `"https://chat.example.com"`; `"*"` for all. Those of this server
+    /// itself always may.
+    pub allowed_origins: Vec<String>,
+    /// Sockets of clients.
+    pub socket: SocketConfig,
 }
 
 /// High enough for a gateway, low enough for the usual limit of open files of a service.
@@ -26,6 +33,8 @@ impl Default for EdgeConfig {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             max_connections: DEFAULT_MAX_CONNECTIONS,
+            allowed_origins: Vec::new(),
+            socket: SocketConfig::default(),
         }
     }
 }

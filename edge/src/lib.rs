@@ -20,6 +20,7 @@ mod fake;
 pub mod http;
 pub mod limits;
 pub mod relay;
+pub mod ws;
 
 pub use api::Api;
 pub use config::EdgeConfig;

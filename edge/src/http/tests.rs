@@ -28,6 +28,7 @@ async fn start(control: Arc<FakeControl>, max_connections: u32) -> Started {
     let config = EdgeConfig {
         listen: "127.0.0.1:0".parse().unwrap(),
         max_connections: NonZeroU32::new(max_connections).unwrap(),
+        ..EdgeConfig::default()
     };
     let server = HttpServer::bind(&config).await.unwrap();
     let (address, stop) = (server.address(), CancellationToken::new());

@@ -93,6 +93,21 @@ pub async fn validate(store: &dyn ReadStore, session: &SessionId, now: Timestamp
     Ok(session.filter(|session| session.expires_at > now))
 }
 
+/// Whether each of these sessions goes on at this moment, in the order asked. Strong: whoever asks may have missed a
+/// revocation, and believes this instead.
+pub async fn validate_all(
+    store: &dyn ReadStore,
+    sessions: &[SessionId],
+    now: Timestamp,
+) -> Result<Vec<bool>> {
+    let gets = sessions.iter().map(|session| Get { consistency: Consistency::Strong, ..lookup(session) });
+    let goes_on = |item: &Option<Item>| match item {
+        Some(item) => Ok(Session::from_item(item)?.expires_at > now),
+        None => Ok(false),
+    };
+    store.batch_get(gets.collect()).await?.iter().map(goes_on).collect()
+}
+
 /// List user sessions, in no useful order. From the index, so one that began this very moment may not be in it.
 pub async fn of_user(
     store: &dyn ReadStore,
@@ -202,6 +217,18 @@ mod tests {
         };
         assert!(valid(NOW.plus(Duration::from_millis(59_999))).await);
         assert!(!valid(NOW.plus(Duration::from_secs(60))).await);
+    }
+
+    #[tokio::test]
+    async fn many_are_validated_by_one_strong_look() {
+        let stored = session("sess_1").to_item();
+        let store = RecordingStore::answering([Answer::Item(Some(stored.clone())), Answer::Item(None)]);
+        let asked = [SessionId::from("sess_1"), SessionId::from("sess_2")];
+        assert_eq!(validate_all(&store, &asked, NOW).await.unwrap(), [true, false]);
+        assert!(store.asked().iter().all(|asked| asked.consistency == Some(Consistency::Strong)));
+        let store = RecordingStore::answering([Answer::Item(Some(stored))]);
+        let later = NOW.plus(Duration::from_secs(60));
+        assert_eq!(validate_all(&store, &asked[..1], later).await.unwrap(), [false], "its time is over");
     }
 
     #[tokio::test]

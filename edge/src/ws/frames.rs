@@ -1,0 +1,254 @@
+//! What the server says on a socket of its own accord or in answer: one type per frame, `type` first.
+//!
+//! Frames that are fanned out (`message`, `chat_created`, `membership_changed`) come ready-made; [`pushed`] has their
+//! shape for the published protocol.
+
+use bytes::Bytes;
+use courant_connectors::model::Timestamp;
+use courant_connectors::model::commands::{Refusal, Sent};
+use courant_connectors::model::tables::messages::Message;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::codec;
+
+/// The first frame of every socket.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename = "welcome")]
+pub(super) struct Welcome<'a> {
+    pub(super) connection_id: &'a str,
+    pub(super) user_id: &'a str,
+    pub(super) device_id: &'a str,
+    /// Send a heartbeat this often; two missed ones end the connection.
+    pub(super) heartbeat_seconds: u64,
+    /// ISO 8601.
+    pub(super) server_time: String,
+}
+
+/// The message is durable and its event is in the log.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename = "ack")]
+pub(super) struct Acked<'a> {
+    pub(super) client_message_id: &'a str,
+    pub(super) chat_id: &'a str,
+    pub(super) sequence: u64,
+    pub(super) message_id: &'a str,
+    /// ISO 8601.
+    #[schemars(with = "String")]
+    pub(super) created_at: Timestamp,
+    /// It was sent before; this is the answer of then.
+    pub(super) deduplicated: bool,
+}
+
+impl<'a> Acked<'a> {
+    pub(super) fn new(client_message_id: &'a str, sent: &'a Sent) -> Self {
+        Self {
+            client_message_id,
+            chat_id: sent.chat_id.as_str(),
+            sequence: sent.sequence,
+            message_id: sent.message_id.as_str(),
+            created_at: sent.created_at,
+            deduplicated: sent.deduplicated,
+        }
+    }
+}
+
+/// Something was not done. The socket lives on unless it is closed.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename = "error")]
+pub(super) struct Error<'a> {
+    /// Of the `send_message` that is refused; null if it was another frame.
+    pub(super) client_message_id: Option<&'a str>,
+    /// Of the `sync_request` or `ack` that is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) chat_id: Option<&'a str>,
+    /// One of the protocol's codes.
+    pub(super) code: &'static str,
+    /// For the developer of the client.
+    pub(super) message: &'a str,
+    /// The same frame may succeed later.
+    pub(super) retryable: bool,
+    pub(super) retry_after_ms: Option<u64>,
+}
+
+/// What an error is about.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum About<'a> {
+    Frame,
+    Message(&'a str),
+    Chat(&'a str),
+}
+
+impl<'a> Error<'a> {
+    pub(super) fn new(about: About<'a>, refusal: &'a Refusal) -> Self {
+        let (client_message_id, chat_id) = match about {
+            About::Frame => (None, None),
+            About::Message(id) => (Some(id), None),
+            About::Chat(id) => (None, Some(id)),
+        };
+        Self {
+            client_message_id,
+            chat_id,
+            code: refusal.code.as_str(),
+            message: &refusal.message,
+            retryable: refusal.code.is_retryable(),
+            retry_after_ms: refusal.retry_after_ms,
+        }
+    }
+}
+
+/// Messages from the store, ascending. The answer to a `sync_request` is complete once `limit` messages have come or
+/// `has_more` is false.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename = "sync_batch")]
+pub(super) struct SyncBatch<'a> {
+    pub(super) chat_id: &'a str,
+    pub(super) messages: Vec<SyncedMessage<'a>>,
+    /// The store has messages after the last of these.
+    pub(super) has_more: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct SyncedMessage<'a> {
+    message_id: &'a str,
+    chat_id: &'a str,
+    sequence: u64,
+    sender_id: &'a str,
+    content: &'a str,
+    content_type: &'a str,
+    /// ISO 8601.
+    #[schemars(with = "String")]
+    created_at: Timestamp,
+}
+
+impl<'a> From<&'a Message> for SyncedMessage<'a> {
+    fn from(message: &'a Message) -> Self {
+        Self {
+            message_id: message.message_id.as_str(),
+            chat_id: message.chat_id.as_str(),
+            sequence: message.sequence,
+            sender_id: message.sender_id.as_str(),
+            content: &message.content,
+            content_type: &message.content_type,
+            created_at: message.created_at,
+        }
+    }
+}
+
+/// The server heard the client's heartbeat.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename = "heartbeat")]
+pub(super) struct Heartbeat {}
+
+/// The server is about to close every socket.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename = "drain")]
+pub(super) struct Drain {
+    pub(super) reconnect_after_ms: u64,
+}
+
+/// As it goes over the wire.
+pub(super) fn encode(frame: &impl Serialize) -> Bytes {
+    codec::text(&serde_json::to_vec(frame).expect("frames have text keys, so they have a JSON form"))
+}
+
+/// The answer to every heartbeat.
+pub(super) fn heartbeat() -> Bytes {
+    const ANSWER: &[u8] = b"\x81\x14{\"type\":\"heartbeat\"}";
+    Bytes::from_static(ANSWER)
+}
+
+/// The shapes of frames that are fanned out. They are written by whoever fans out and pass through unread, so these are
+/// for the published protocol only; a test compares them with what is written.
+pub(super) mod pushed {
+    use schemars::JsonSchema;
+    use serde::{Deserialize, Serialize};
+
+    /// A message, to every other connection of every member.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(tag = "type", rename = "message", deny_unknown_fields)]
+    pub(crate) struct Message {
+        message_id: String,
+        chat_id: String,
+        sequence: u64,
+        sender_id: String,
+        content: String,
+        content_type: String,
+        /// ISO 8601.
+        created_at: String,
+        /// The message before it in its chat. A client that has not seen that one sends `sync_request`.
+        previous_sequence: u64,
+    }
+
+    /// A chat was made, to its members.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(tag = "type", rename = "chat_created", deny_unknown_fields)]
+    pub(crate) struct ChatCreated {
+        chat_id: String,
+        chat_type: ChatType,
+        name: Option<String>,
+        created_by: String,
+        /// ISO 8601.
+        created_at: String,
+    }
+
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "lowercase")]
+    enum ChatType {
+        Direct,
+        Group,
+    }
+
+    /// Somebody came into a chat, left it, or has another role there.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(tag = "type", rename = "membership_changed", deny_unknown_fields)]
+    pub(crate) struct MembershipChanged {
+        chat_id: String,
+        user_id: String,
+        change_type: ChangeType,
+        /// After the change; of somebody who was removed, the last one.
+        role: Role,
+        changed_by: String,
+        /// ISO 8601.
+        changed_at: String,
+    }
+
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    enum ChangeType {
+        Added,
+        Removed,
+        RoleChanged,
+    }
+
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "lowercase")]
+    enum Role {
+        Owner,
+        Admin,
+        Member,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use courant_connectors::model::commands::Code;
+
+    use super::*;
+
+    #[test]
+    fn type_comes_first() {
+        let refusal = Refusal::new(Code::NotAMember, "no");
+        let error = encode(&Error::new(About::Message("c-1"), &refusal));
+        let text = std::str::from_utf8(&error[2..]).unwrap();
+        assert_eq!(
+            text,
+            r#"{"type":"error","client_message_id":"c-1","code":"NOT_A_MEMBER","message":"no","retryable":false,"retry_after_ms":null}"#
+        );
+    }
+
+    #[test]
+    fn the_ready_made_heartbeat_is_what_would_be_written() {
+        assert_eq!(heartbeat(), encode(&Heartbeat {}));
+    }
+}

@@ -1,0 +1,391 @@
+//! What a client says on a socket: parsed, checked, and made into what the server does about it.
+//!
+//! A frame is parsed where it lies, into types that deny unknown fields. It begins with its `type`, as the protocol
+//! says; one that does not is understood too, at the price of a copy. A frame that is JSON but not right is refused
+//! with `BAD_FRAME`, and its socket lives on; what is not JSON at all ends the socket.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use courant_connectors::model::commands::{Code, Refusal};
+use courant_connectors::model::{ChatId, ClientMessageId};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::codec::{self, Heard, Violation};
+
+const MAX_CONTENT: usize = 4096;
+/// Of ids, and of what else is a word and not content.
+const MAX_WORD: usize = 128;
+/// Messages that one `sync_request` can ask for, and gets if it does not say.
+pub(super) const MAX_SYNC: u32 = 1000;
+const DEFAULT_SYNC: u32 = 100;
+
+/// Sends a message to a chat; answered by `ack` or `error`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SendMessage<'a> {
+    /// Chosen by the client: the same one in the same chat is the same message.
+    #[serde(borrow)]
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[\x20-\x7e]+$"))]
+    client_message_id: Cow<'a, str>,
+    #[serde(borrow)]
+    chat_id: Cow<'a, str>,
+    /// Up to 4096 bytes of UTF-8.
+    #[serde(borrow)]
+    #[schemars(length(min = 1, max = 4096))]
+    content: Cow<'a, str>,
+    /// `text/plain` if left out.
+    #[serde(borrow, default)]
+    content_type: Option<Cow<'a, str>>,
+}
+
+/// Everything up to this sequence has arrived. Not answered.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ack<'a> {
+    #[serde(borrow)]
+    chat_id: Cow<'a, str>,
+    #[schemars(range(min = 1))]
+    sequence: u64,
+}
+
+/// Asks for the messages after a sequence; answered by `sync_batch` or `error`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SyncRequest<'a> {
+    #[serde(borrow)]
+    chat_id: Cow<'a, str>,
+    /// 0 for a chat from its beginning.
+    last_acked_sequence: u64,
+    /// How many messages; 100 if left out, and never more than 1000.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    limit: Option<u32>,
+}
+
+/// The client is there; answered by the same.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Heartbeat {}
+
+/// Read in any order of its fields; [`TypeFirst`] is the fast way.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ClientFrame<'a> {
+    #[serde(borrow)]
+    SendMessage(SendMessage<'a>),
+    #[serde(borrow)]
+    Ack(Ack<'a>),
+    #[serde(borrow)]
+    SyncRequest(SyncRequest<'a>),
+    Heartbeat(Heartbeat),
+}
+
+/// A frame whose first field is `type`: the others are read straight into their struct. `None` if another is first.
+struct TypeFirst<'a>(Option<ClientFrame<'a>>);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Type {
+    SendMessage,
+    Ack,
+    SyncRequest,
+    Heartbeat,
+}
+
+impl<'de> Deserialize<'de> for TypeFirst<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(TypeFirstVisitor)
+    }
+}
+
+struct TypeFirstVisitor;
+
+impl<'de> Visitor<'de> for TypeFirstVisitor {
+    type Value = TypeFirst<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with a 'type'")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        match map.next_key::<Cow<'de, str>>()?.as_deref() {
+            Some("type") => {}
+            Some(_) => {
+                map.next_value::<IgnoredAny>()?;
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                return Ok(TypeFirst(None));
+            }
+            None => return Err(de::Error::missing_field("type")),
+        }
+        let kind = map.next_value()?;
+        let rest = MapAccessDeserializer::new(map);
+        Ok(TypeFirst(Some(match kind {
+            Type::SendMessage => ClientFrame::SendMessage(Deserialize::deserialize(rest)?),
+            Type::Ack => ClientFrame::Ack(Deserialize::deserialize(rest)?),
+            Type::SyncRequest => ClientFrame::SyncRequest(Deserialize::deserialize(rest)?),
+            Type::Heartbeat => ClientFrame::Heartbeat(Deserialize::deserialize(rest)?),
+        })))
+    }
+}
+
+/// What to do about a frame.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    Send(Send),
+    Ack {
+        chat_id: ChatId,
+        sequence: u64,
+    },
+    Sync {
+        chat_id: ChatId,
+        after: u64,
+        limit: u32,
+    },
+    Heartbeat,
+    /// The frame was understood, as far as it says whose message it is, and is not to be obeyed.
+    Refuse {
+        client_message_id: Option<ClientMessageId>,
+        refusal: Refusal,
+    },
+    /// A ping, to be answered with this frame.
+    Pong(Bytes),
+    /// The client closes.
+    Close(Option<u16>),
+    /// Nothing after this is heard.
+    Violation(Violation),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Send {
+    pub(super) client_message_id: ClientMessageId,
+    pub(super) chat_id: ChatId,
+    pub(super) content: String,
+    pub(super) content_type: String,
+}
+
+impl From<Heard<'_>> for Request {
+    fn from(heard: Heard<'_>) -> Self {
+        match heard {
+            Heard::Text(text) => parse(text).unwrap_or_else(Self::Violation),
+            Heard::Ping(payload) => Self::Pong(codec::pong(payload)),
+            Heard::Close(code) => Self::Close(code),
+        }
+    }
+}
+
+/// Reads the payload of a text frame.
+fn parse(text: &[u8]) -> Result<Request, Violation> {
+    let parsed = serde_json::from_slice(text).and_then(|TypeFirst(frame)| match frame {
+        Some(frame) => Ok(frame),
+        None => serde_json::from_slice(text),
+    });
+    match parsed {
+        Ok(frame) => Ok(frame.check().unwrap_or_else(|refused| refused)),
+        // A wrong field is found before the end of the text is seen, so whether it is JSON is another question.
+        Err(error) if error.is_data() && serde_json::from_slice::<IgnoredAny>(text).is_ok() => {
+            Ok(refuse(None, Code::BadFrame, error.to_string()))
+        }
+        Err(_) => Err(Violation::Protocol),
+    }
+}
+
+fn refuse(client_message_id: Option<&str>, code: Code, message: impl Into<String>) -> Request {
+    Request::Refuse {
+        client_message_id: client_message_id.map(Into::into),
+        refusal: Refusal::new(code, message),
+    }
+}
+
+/// One to 128 printable characters.
+fn is_word(text: &str) -> bool {
+    (1..=MAX_WORD).contains(&text.len()) && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+}
+
+fn chat_id(text: &str, of: Option<&str>) -> Result<ChatId, Request> {
+    if is_word(text) {
+        Ok(text.into())
+    } else {
+        Err(refuse(of, Code::BadFrame, "chat_id is not the id of a chat"))
+    }
+}
+
+impl ClientFrame<'_> {
+    fn check(self) -> Result<Request, Request> {
+        match self {
+            Self::SendMessage(frame) => frame.check(),
+            Self::Ack(Ack { sequence: 0, .. }) => {
+                Err(refuse(None, Code::BadFrame, "sequence is 0; sequences begin at 1"))
+            }
+            Self::Ack(frame) => {
+                Ok(Request::Ack { chat_id: chat_id(&frame.chat_id, None)?, sequence: frame.sequence })
+            }
+            Self::SyncRequest(SyncRequest { limit: Some(0), .. }) => {
+                Err(refuse(None, Code::BadFrame, "limit is 0; ask for 1 message or more"))
+            }
+            Self::SyncRequest(frame) => Ok(Request::Sync {
+                chat_id: chat_id(&frame.chat_id, None)?,
+                after: frame.last_acked_sequence,
+                limit: frame.limit.unwrap_or(DEFAULT_SYNC).min(MAX_SYNC),
+            }),
+            Self::Heartbeat(Heartbeat {}) => Ok(Request::Heartbeat),
+        }
+    }
+}
+
+impl SendMessage<'_> {
+    fn check(self) -> Result<Request, Request> {
+        if !is_word(&self.client_message_id) {
+            let message = "client_message_id is not 1 to 128 printable ASCII characters";
+            return Err(refuse(None, Code::BadFrame, message));
+        }
+        let id = Some(&*self.client_message_id);
+        let chat_id = chat_id(&self.chat_id, id)?;
+        let content_type = self.content_type.as_deref().unwrap_or("text/plain");
+        if !is_word(content_type) {
+            return Err(refuse(id, Code::BadFrame, "content_type is not a media type such as text/plain"));
+        }
+        match self.content.len() {
+            0 => Err(refuse(id, Code::BadFrame, "content is empty")),
+            1..=MAX_CONTENT => Ok(Request::Send(Send {
+                client_message_id: (&*self.client_message_id).into(),
+                chat_id,
+                content_type: content_type.to_owned(),
+                content: self.content.into_owned(),
+            })),
+            length => {
+                let message = format!("content has {length} bytes; up to {MAX_CONTENT} are allowed");
+                Err(refuse(id, Code::TooLarge, message))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(text: &str) -> Request {
+        parse(text.as_bytes()).unwrap()
+    }
+
+    fn refused(text: &str) -> (Option<String>, Code, String) {
+        match parsed(text) {
+            Request::Refuse { client_message_id, refusal } => {
+                (client_message_id.map(|id| id.to_string()), refusal.code, refusal.message)
+            }
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_frame_is_understood_wherever_its_type_is() {
+        let expected = Request::Send(Send {
+            client_message_id: "c-1".into(),
+            chat_id: "chat_1".into(),
+            content: "a \"b\"\u{e9}".to_owned(),
+            content_type: "text/plain".to_owned(),
+        });
+        let fields = r#""client_message_id":"c-1","chat_id":"chat_1","content":"a \"b\"\u00e9""#;
+        assert_eq!(parsed(&format!(r#"{{"type":"send_message",{fields}}}"#)), expected);
+        assert_eq!(parsed(&format!(r#"{{{fields},"type":"send_message"}}"#)), expected);
+        assert_eq!(parsed(r#"{"type":"heartbeat"}"#), Request::Heartbeat);
+        let ack = Request::Ack { chat_id: "chat_1".into(), sequence: 7 };
+        assert_eq!(parsed(r#"{"type":"ack","chat_id":"chat_1","sequence":7}"#), ack);
+        let sync = |limit| Request::Sync { chat_id: "chat_1".into(), after: 0, limit };
+        let base = r#"{"type":"sync_request","chat_id":"chat_1","last_acked_sequence":0"#;
+        assert_eq!(parsed(&format!("{base}}}")), sync(100));
+        assert_eq!(parsed(&format!("{base},\"limit\":5000}}")), sync(1000), "has_more tells of the rest");
+    }
+
+    #[test]
+    fn typos_are_seen_and_the_socket_lives_on() {
+        let cases = [
+            (r#"{"type":"heartbeat","n":1}"#, "unknown field `n`"),
+            (r#"{"n":1,"type":"heartbeat"}"#, "unknown field `n`"),
+            (r#"{"type":"heratbeat"}"#, "unknown variant `heratbeat`"),
+            (r#"{"type":"ack","chat_id":"chat_1"}"#, "missing field `sequence`"),
+            (r#"{"type":"ack","chat_id":"chat_1","sequence":-1}"#, "invalid value"),
+            (r#"{"type":"ack","chat_id":"chat_1","sequence":0}"#, "begin at 1"),
+            (r#"{"type":"ack","chat_id":"","sequence":1}"#, "chat_id"),
+            (r#"{"type":"ack","type":"ack","chat_id":"chat_1","sequence":1}"#, "type"),
+            (r"{}", "missing field `type`"),
+            (r"[1]", "an object with a 'type'"),
+            (r#""heartbeat""#, "an object with a 'type'"),
+        ];
+        for (text, expected) in cases {
+            let (_, code, message) = refused(text);
+            assert!(code == Code::BadFrame && message.contains(expected), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_refused_message_is_named_where_it_has_a_name() {
+        let send = |id: &str, content: &str| {
+            format!(
+                r#"{{"type":"send_message","client_message_id":"{id}","chat_id":"chat_1","content":"{content}"}}"#
+            )
+        };
+        assert!(matches!(parsed(&send("c", &"x".repeat(4096))), Request::Send(_)));
+        let escaped = parsed(&send("c", &"\\u0001".repeat(4096)));
+        assert!(
+            matches!(escaped, Request::Send(send) if send.content.len() == 4096),
+            "bytes of content count"
+        );
+        let (id, code, _) = refused(&send("c", &"\u{e9}".repeat(2049)));
+        assert_eq!((id.as_deref(), code), (Some("c"), Code::TooLarge), "bytes count, not characters");
+        assert_eq!(refused(&send("c", "")).0.as_deref(), Some("c"));
+        assert_eq!(refused(&send("", "x")).0, None);
+        assert_eq!(refused(&send(&"i".repeat(129), "x")).1, Code::BadFrame);
+        assert_eq!(refused(&send("\u{e9}", "x")).1, Code::BadFrame);
+    }
+
+    #[test]
+    fn what_is_not_json_ends_the_socket() {
+        for text in [
+            &b"nope"[..],
+            b"",
+            b"{\"type\":\"heartbeat\"",
+            b"{\"type\":\"x\"} {",
+            b"\xff",
+            b"{\"type\":\"\xff\"}",
+        ] {
+            assert_eq!(parse(text), Err(Violation::Protocol), "{}", String::from_utf8_lossy(text));
+        }
+        let deep = "[".repeat(100_000);
+        assert_eq!(parse(deep.as_bytes()), Err(Violation::Protocol), "without an end to the stack");
+    }
+
+    proptest! {
+        #[test]
+        fn random_text_never_panics(text in "[\\[\\]{}:,\"a-z0-9_ ]{0,60}") {
+            let _ = parse(text.as_bytes());
+        }
+
+        /// The fast way and the one for any order say the same.
+        #[test]
+        fn both_ways_agree(
+            kind in "send_message|ack|sync_request|heartbeat|other",
+            fields in proptest::collection::vec(
+                ("client_message_id|chat_id|content|content_type|sequence|last_acked_sequence|limit|x", "\"[a-z]{0,3}\"|[0-9]{1,2}|null"),
+                0..5,
+            ),
+        ) {
+            let fields: String = fields.iter().map(|(name, value)| format!(r#""{name}":{value},"#)).collect();
+            let first = format!(r#"{{"type":"{kind}",{fields}"#);
+            let first = format!("{}}}", first.trim_end_matches(','));
+            let last = format!(r#"{{{fields}"type":"{kind}"}}"#);
+            match (parse(first.as_bytes()), parse(last.as_bytes())) {
+                // Which of several mistakes is told depends on the order.
+                (Ok(Request::Refuse { .. }), Ok(Request::Refuse { .. })) => {}
+                (first, last) => prop_assert_eq!(first, last),
+            }
+        }
+    }
+}
