@@ -1,11 +1,17 @@
 //! The `[edge]` table; its doc comments are the user's documentation.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
+use courant_pipeline::units::Span;
+use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::http::Origin;
+use crate::limits::LimitsConfig;
+use crate::relay::RelayConfig;
 use crate::ws::SocketConfig;
 
 /// Where and how the process answers HTTP.
@@ -18,24 +24,74 @@ pub struct EdgeConfig {
     /// Connections at the same time; further ones wait in the system's queue until one ends. Keep it below the
     /// process's limit of open files.
     pub max_connections: NonZeroU32,
-    /// Pages that may connect from a browser, such as `"https://chat.example.com"`; `"*"` for all. Those of this server
-    /// itself always may.
-    pub allowed_origins: Vec<String>,
+    /// Requests of clients that are answered at the same time; further ones are refused with `UNAVAILABLE`. Sockets are
+    /// not counted.
+    pub max_requests: NonZeroU32,
+    /// How long a command or a query may take before the client is told `TIMEOUT`. It may still be carried out then.
+    pub request_timeout: Span,
+    /// Web pages that may use the server from a browser, by their origin: `["https://chat.example.com"]`. None if left
+    /// out; what is not a browser is not affected.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allowed_origins: Vec<Origin>,
+    /// Proxies in front of this process whose `X-Forwarded-For` is believed, as addresses or networks: `["10.0.0.0/8"]`.
+    /// Limits by address count the proxy itself if it is not named here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trusted_proxies: Vec<Network>,
+    pub limits: LimitsConfig,
+    pub relay: RelayConfig,
     /// Sockets of clients.
     pub socket: SocketConfig,
 }
 
 /// High enough for a gateway, low enough for the usual limit of open files of a service.
 const DEFAULT_MAX_CONNECTIONS: NonZeroU32 = NonZeroU32::new(10_000).expect("not zero");
+/// Each holds at most a body of 64 KiB.
+const DEFAULT_MAX_REQUESTS: NonZeroU32 = NonZeroU32::new(1024).expect("not zero");
 
 impl Default for EdgeConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             max_connections: DEFAULT_MAX_CONNECTIONS,
+            max_requests: DEFAULT_MAX_REQUESTS,
+            request_timeout: Span::secs(10),
             allowed_origins: Vec::new(),
+            trusted_proxies: Vec::new(),
+            limits: LimitsConfig::default(),
+            relay: RelayConfig::default(),
             socket: SocketConfig::default(),
         }
+    }
+}
+
+impl EdgeConfig {
+    pub(crate) fn trusted_proxies(&self) -> Arc<[IpNet]> {
+        self.trusted_proxies.iter().map(|network| network.0).collect()
+    }
+}
+
+/// An address, or all that begin alike: `"10.0.0.1"`, `"10.0.0.0/8"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(inline)]
+pub struct Network(#[schemars(with = "String")] IpNet);
+
+impl TryFrom<String> for Network {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let network = text.parse().or_else(|_| text.parse().map(|address: IpAddr| IpNet::from(address)));
+        network.map(Self).map_err(|_| {
+            format!(
+                "`{text}` is neither an address nor a network; write one like \"10.0.0.1\" or \"10.0.0.0/8\""
+            )
+        })
+    }
+}
+
+impl From<Network> for String {
+    fn from(network: Network) -> Self {
+        network.0.to_string()
     }
 }
 
@@ -50,5 +106,18 @@ mod tests {
         assert_eq!(config.listen, "[::1]:9".parse().unwrap());
         assert_eq!(serde_json::from_value::<EdgeConfig>(json!({})).unwrap(), EdgeConfig::default());
         assert!(serde_json::from_value::<EdgeConfig>(json!({"lisen": "127.0.0.1:1"})).is_err());
+    }
+
+    #[test]
+    fn proxies_are_addresses_or_networks() {
+        let config =
+            |proxies: &[&str]| serde_json::from_value::<EdgeConfig>(json!({"trusted_proxies": proxies}));
+        let both = config(&["10.0.0.1", "2001:db8::/32"]).unwrap();
+        assert_eq!(
+            *both.trusted_proxies(),
+            ["10.0.0.1/32".parse().unwrap(), "2001:db8::/32".parse().unwrap()]
+        );
+        assert_eq!(serde_json::from_value::<EdgeConfig>(json!(both)).unwrap(), both);
+        assert!(config(&["proxy.example"]).unwrap_err().to_string().contains("10.0.0.0/8"));
     }
 }

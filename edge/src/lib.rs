@@ -1,6 +1,6 @@
 //! What clients and operators talk to.
 //!
-//! [`http`] answers over TCP: health and metrics today, the client protocol as it grows. [`admin`] answers the
+//! [`http`] answers over TCP: health and metrics, and the client protocol of [`rest`] and [`ws`]. [`admin`] answers the
 //! `courant` command over a Unix socket that only its owner can open. Neither knows how pipelines run: both
 //! ask a [`Control`], which the process provides.
 //!
@@ -20,8 +20,9 @@ mod fake;
 pub mod http;
 pub mod limits;
 pub mod relay;
+pub mod rest;
 pub mod ws;
 
-pub use api::Api;
+pub use api::{Api, Backing};
 pub use config::EdgeConfig;
 pub use control::{Component, ComponentStatus, Control, Redrive, RedriveReport, Running, RunningPipeline};

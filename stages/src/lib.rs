@@ -33,6 +33,8 @@ pub static STAGES: &[&StageSpec] = &[
     &sources::rest_ingest::SPEC,
     &sources::unpublished::SPEC,
     &sources::ws_ingest::SPEC,
+    &transforms::account_mutate::SPEC,
+    &transforms::chat_mutate::SPEC,
     &transforms::dedupe::SPEC,
     &transforms::filter::SPEC,
     &transforms::map::SPEC,

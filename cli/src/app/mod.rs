@@ -52,7 +52,7 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
     servers.spawn(admin.run(Arc::clone(&app) as _, servers_stop.clone()));
     if let Some(http) = http {
         tracing::info!(address = %http.address(), "listening");
-        servers.spawn(http.run(Arc::clone(&app) as _, servers_stop.clone()));
+        servers.spawn(http.run(Arc::clone(&app) as _, None, servers_stop.clone()));
     }
     let mut stop_signals = StopSignals::listen()?;
     app.start(loaded).await;

@@ -2,15 +2,16 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $id:ident;)*) => { $(
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
         #[serde(transparent)]
-        pub struct $id(SmolStr);
+        pub struct $id(#[schemars(with = "String")] SmolStr);
 
         impl $id {
             pub fn as_str(&self) -> &str {

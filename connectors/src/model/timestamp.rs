@@ -3,10 +3,12 @@
 //! Text of one length and one zone, so that the order of the text is the order of time. Nothing here reads a clock:
 //! whoever writes an item says when that is, and tests do too.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::store::Value;
@@ -91,8 +93,23 @@ impl Serialize for Timestamp {
 
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text: std::borrow::Cow<'de, str> = Deserialize::deserialize(deserializer)?;
+        let text: Cow<'de, str> = Deserialize::deserialize(deserializer)?;
         text.parse().map_err(de::Error::custom)
+    }
+}
+
+impl JsonSchema for Timestamp {
+    fn schema_name() -> Cow<'static, str> {
+        "Timestamp".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "format": "date-time",
+            "description": "ISO 8601 in UTC with milliseconds",
+            "examples": ["2026-01-30T14:30:00.000Z"],
+        })
     }
 }
 

@@ -1,11 +1,26 @@
-//! Who is asking.
+//! Who is asking, and how they prove it.
+//!
+//! Access tokens ([`Tokens`]) are signed and looked at without the store; refresh tokens are random and known to the
+//! store as a hash only. Passwords are hashed here, so that neither a pipeline nor the log ever sees one.
 
 mod config;
+mod hs256;
+mod passwords;
+mod phone;
+mod refresh;
+mod signing_keys;
+mod tokens;
 
 use courant_connectors::model::commands::Refusal;
 use courant_connectors::model::{DeviceId, SessionId, UserId};
 
-pub use config::AuthConfig;
+pub use config::{AuthConfig, SigningKeyConfig};
+pub use passwords::Passwords;
+pub(crate) use passwords::{LONGEST_PASSWORD, SHORTEST_PASSWORD};
+pub(crate) use phone::{CODE_LIFETIME, PhoneNumber, VerificationCode};
+pub(crate) use refresh::RefreshToken;
+pub use signing_keys::SigningKeyError;
+pub use tokens::{ACCESS_LIFETIME, Tokens};
 
 /// Somebody whose access token was verified.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,15 +1,24 @@
 //! HTTP over TCP.
 //!
 //! [`HttpServer`] accepts connections and bounds what one of them can cost; the routes below it are warp
-//! filters, one file per resource.
+//! filters, one file per resource: `/health` and `/metrics` here, those of clients in [`rest`](crate::rest) and beside it.
+//! `exchange` names every request and says where it comes from, `error` writes what is told when it is refused.
 
 mod error;
+mod exchange;
 mod health;
+mod origin;
 mod server;
 #[cfg(test)]
 mod tests;
 
-pub use server::{HttpServer, ListenError};
+pub(crate) use error::{ErrorBody, method_not_allowed, not_found, refused, status};
+pub(crate) use exchange::{ClientAddress, RequestId};
+pub use origin::Origin;
+pub(crate) use origin::Origins;
+#[cfg(test)]
+pub(crate) use server::answer_here;
+pub use server::{ConnectionSlot, HttpServer, ListenError};
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,9 +29,20 @@ use warp::{Filter, Reply};
 
 use crate::control::Control;
 
+/// Routes that take some requests and reject the others.
+pub type Routes = BoxedFilter<(Response,)>;
+
 /// Every route; what none of them takes becomes an error body.
-fn routes(control: Arc<dyn Control>) -> impl Filter<Extract = (Response,), Error = Infallible> + Clone {
-    health::routes(control).recover(error::answer).unify()
+fn routes(
+    control: Arc<dyn Control>,
+    clients: Option<Routes>,
+) -> impl Filter<Extract = (Response,), Error = Infallible> + Clone {
+    let operations = health::routes(control).boxed();
+    let all = match clients {
+        Some(clients) => clients.or(operations).unify().boxed(),
+        None => operations,
+    };
+    all.recover(error::answer).unify()
 }
 
 /// `GET`, and `HEAD` for probes that want no body.
@@ -30,6 +50,6 @@ fn get() -> BoxedFilter<()> {
     warp::get().or(warp::head()).unify().boxed()
 }
 
-fn json(status: warp::http::StatusCode, body: &impl serde::Serialize) -> Response {
+pub(crate) fn json(status: warp::http::StatusCode, body: &impl serde::Serialize) -> Response {
     warp::reply::with_status(warp::reply::json(body), status).into_response()
 }

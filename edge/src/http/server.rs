@@ -4,20 +4,29 @@
 //! directly. Only HTTP/1.1 is spoken: the WebSocket upgrade needs it, and the negotiation of warp's server
 //! waits without limit for a first byte.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::Body;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use ipnet::IpNet;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use warp::Filter;
+use warp::reply::Response;
 
+use super::Routes;
+use super::exchange::Exchange;
 use crate::config::EdgeConfig;
 use crate::control::Control;
 
@@ -60,11 +69,17 @@ impl ListenError {
     }
 }
 
+/// A place among the connections that there may be: an extension of every request. Whoever keeps the connection beyond
+/// its request, as a socket does, keeps this as long.
+#[derive(Clone)]
+pub struct ConnectionSlot(#[expect(dead_code, reason = "held, not looked at")] Arc<OwnedSemaphorePermit>);
+
 /// A bound listener; nothing is answered before [`HttpServer::run`].
 pub struct HttpServer {
     listener: TcpListener,
     address: SocketAddr,
     connections: Arc<Semaphore>,
+    trusted_proxies: Arc<[IpNet]>,
 }
 
 impl HttpServer {
@@ -73,7 +88,8 @@ impl HttpServer {
         let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let limit = usize::try_from(config.max_connections.get()).unwrap_or(Semaphore::MAX_PERMITS);
-        Ok(Self { listener, address, connections: Arc::new(Semaphore::new(limit)) })
+        let connections = Arc::new(Semaphore::new(limit));
+        Ok(Self { listener, address, connections, trusted_proxies: config.trusted_proxies() })
     }
 
     /// Where it listens, with the port that was chosen if the config asked for any.
@@ -81,22 +97,25 @@ impl HttpServer {
         self.address
     }
 
-    /// Serves until `stop`, then finishes requests under way, within a bound.
-    pub async fn run(self, control: Arc<dyn Control>, stop: CancellationToken) {
-        let routes = super::routes(control);
+    /// Serves until `stop`, then finishes requests under way, within a bound. Without routes of clients it answers
+    /// operators only.
+    pub async fn run(self, control: Arc<dyn Control>, clients: Option<Routes>, stop: CancellationToken) {
+        let routes = super::routes(control, clients);
         let cut = CancellationToken::new();
         let tasks = TaskTracker::new();
         let accepting = async {
             loop {
                 // full: new connections wait in the system's queue until one ends
                 let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await else { return };
-                let Some(stream) = self.accept().await else { continue };
-                let connection = serve(stream, routes.clone(), stop.clone());
+                let Some((stream, peer)) = self.accept().await else { continue };
+                let from = Arrival {
+                    peer,
+                    slot: ConnectionSlot(Arc::new(permit)),
+                    trusted_proxies: Arc::clone(&self.trusted_proxies),
+                };
+                let connection = serve(stream, from, routes.clone(), stop.clone());
                 let cut = cut.clone();
-                tasks.spawn(async move {
-                    cut.run_until_cancelled(connection).await;
-                    drop(permit);
-                });
+                tasks.spawn(async move { cut.run_until_cancelled(connection).await });
             }
         };
         stop.run_until_cancelled(accepting).await;
@@ -109,9 +128,9 @@ impl HttpServer {
         }
     }
 
-    async fn accept(&self) -> Option<TcpStream> {
+    async fn accept(&self) -> Option<(TcpStream, SocketAddr)> {
         match self.listener.accept().await {
-            Ok((stream, _)) => Some(stream),
+            Ok(accepted) => Some(accepted),
             // The client gave up before we came to it.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => None,
             Err(error) => {
@@ -123,18 +142,28 @@ impl HttpServer {
     }
 }
 
-async fn serve<R>(stream: TcpStream, routes: R, stop: CancellationToken)
-where
-    R: warp::Filter<Extract = (warp::reply::Response,), Error = std::convert::Infallible>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-    R::Future: Send,
+/// The connection that requests come over.
+#[derive(Clone)]
+struct Arrival {
+    peer: SocketAddr,
+    slot: ConnectionSlot,
+    trusted_proxies: Arc<[IpNet]>,
+}
+
+/// What routes need to be, to answer everything.
+trait Answers:
+    Filter<Extract = (Response,), Error = Infallible, Future: Send> + Clone + Send + Sync + 'static
 {
+}
+impl<R> Answers for R where
+    R: Filter<Extract = (Response,), Error = Infallible, Future: Send> + Clone + Send + Sync + 'static
+{
+}
+
+async fn serve<R: Answers>(stream: TcpStream, from: Arrival, routes: R, stop: CancellationToken) {
     // Answers are small and complete; waiting to fill a packet only delays them.
     let _ = stream.set_nodelay(true);
-    let service = TowerToHyperService::new(warp::service(routes));
+    let service = service_fn(|request| answer(&routes, &from, request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -151,5 +180,41 @@ where
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// One request, from its head to the head of its response.
+fn answer<R: Answers, B>(
+    routes: &R,
+    from: &Arrival,
+    request: Request<B>,
+) -> impl Future<Output = Result<Response, Infallible>> + Send + use<R, B>
+where
+    B: Body + Send + Sync + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (mut head, body) = request.into_parts();
+    let exchange =
+        Exchange::begin(&head.headers, &mut head.extensions, from.peer.ip(), &from.trusted_proxies);
+    head.extensions.insert(from.slot.clone());
+    let service = TowerToHyperService::new(warp::service(routes.clone()));
+    let answering = service.call(Request::from_parts(head, body));
+    async move { answering.await.map(|response| exchange.end(response)) }
+}
+
+/// Answers one request as the server does, without a socket.
+#[cfg(test)]
+pub(crate) async fn answer_here<B>(routes: &Routes, peer: SocketAddr, request: Request<B>) -> Response
+where
+    B: Body + Send + Sync + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("nobody else has it");
+    let slot = ConnectionSlot(Arc::new(permit));
+    let from = Arrival { peer, slot, trusted_proxies: Arc::new([]) };
+    let routes = routes.clone().recover(super::error::answer).unify();
+    match answer(&routes, &from, request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
     }
 }

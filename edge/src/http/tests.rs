@@ -32,7 +32,7 @@ async fn start(control: Arc<FakeControl>, max_connections: u32) -> Started {
     };
     let server = HttpServer::bind(&config).await.unwrap();
     let (address, stop) = (server.address(), CancellationToken::new());
-    let task = tokio::spawn(server.run(control, stop.clone()));
+    let task = tokio::spawn(server.run(control, None, stop.clone()));
     Started { address, stop, task }
 }
 

@@ -59,7 +59,7 @@ impl<'a> Acked<'a> {
 pub(super) struct Error<'a> {
     /// Of the `send_message` that is refused; null if it was another frame.
     pub(super) client_message_id: Option<&'a str>,
-    /// Of the `sync_request` or `ack` that is refused.
+    /// Of the `sync_request` that is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) chat_id: Option<&'a str>,
     /// One of the protocol's codes.

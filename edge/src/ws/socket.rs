@@ -217,7 +217,7 @@ impl Socket {
 
     /// Ready when nothing waits; pending while the client takes no more.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
-        let Self { stream, registered: Registered { shared, peer }, .. } = self;
+        let Self { stream, registered: Registered { shared, peer, .. }, .. } = self;
         WRITE.with_borrow_mut(|buffer| {
             loop {
                 buffer.clear();

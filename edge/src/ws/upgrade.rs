@@ -4,7 +4,6 @@
 //! nothing is looked up for somebody without a valid token. After the upgrade the raw TCP stream is taken out of hyper,
 //! whose buffers are freed.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use courant_connectors::model::Timestamp;
@@ -13,11 +12,9 @@ use courant_connectors::model::tables::sessions;
 use courant_pipeline::clock;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use serde::Serialize;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tungstenite::handshake::derive_accept_key;
-use ulid::Ulid;
 use warp::Reply as _;
 use warp::http::{HeaderMap, HeaderValue, StatusCode, header};
 use warp::reply::Response;
@@ -27,6 +24,7 @@ use super::metrics::Metrics;
 use super::registrations;
 use super::socket::Socket;
 use crate::Api;
+use crate::http::{ClientAddress, ConnectionSlot, refused};
 use crate::limits::Limit;
 
 /// The subprotocol of this version; the only one that is ever selected.
@@ -36,37 +34,37 @@ const TOKEN_PROTOCOL: &str = "bearer.";
 /// How long a client may take to read the answer to its upgrade.
 const UPGRADE_LIMIT: Duration = Duration::from_secs(10);
 
+/// What of a request decides whether it becomes a socket.
+pub(super) struct Asked {
+    pub(super) headers: HeaderMap,
+    pub(super) from: Option<ClientAddress>,
+    /// Its place among the server's connections, kept as long as the socket.
+    pub(super) slot: Option<ConnectionSlot>,
+    pub(super) upgrade: Option<OnUpgrade>,
+}
+
 /// Answers a request for a socket.
-pub(super) async fn answer(
-    api: Api,
-    gateway: Gateway,
-    headers: HeaderMap,
-    from: Option<SocketAddr>,
-    upgrade: Option<OnUpgrade>,
-) -> Response {
-    match accept(&api, &gateway, &headers, from, upgrade).await {
+pub(super) async fn answer(api: Api, gateway: Gateway, asked: Asked) -> Response {
+    match accept(&api, &gateway, asked).await {
         Ok(response) => response,
         Err(refusal) => {
             Metrics::refused(refusal.code.as_str());
-            refused(&refusal)
+            refused(refusal)
         }
     }
 }
 
-async fn accept(
-    api: &Api,
-    gateway: &Gateway,
-    headers: &HeaderMap,
-    from: Option<SocketAddr>,
-    upgrade: Option<OnUpgrade>,
-) -> Result<Response, Refusal> {
-    if let Some(from) = from {
-        api.limits.take(Limit::Anonymous, &from.ip().to_string()).await?;
+async fn accept(api: &Api, gateway: &Gateway, asked: Asked) -> Result<Response, Refusal> {
+    let Asked { headers, from, slot, upgrade } = asked;
+    if let Some(ClientAddress(address)) = from {
+        api.limits.take(Limit::Anonymous, &address.to_string()).await?;
     }
-    let (key, upgrade) = handshake(headers, upgrade)?;
-    check_origin(headers, &api.edge.allowed_origins)?;
-    let offered = Offered::read(headers);
-    let token = bearer(headers).or(offered.token).ok_or_else(|| {
+    let (key, upgrade) = handshake(&headers, upgrade)?;
+    if !api.origins.admit(&headers) {
+        return Err(Refusal::new(Code::Forbidden, "this page may not connect; edge.allowed_origins does not name it"));
+    }
+    let offered = Offered::read(&headers);
+    let token = bearer(&headers).or(offered.token).ok_or_else(|| {
         Refusal::new(
             Code::Unauthenticated,
             "an access token is needed: as 'Authorization: Bearer …', or as the subprotocols 'courant.v1, bearer.…'",
@@ -74,7 +72,7 @@ async fn accept(
     })?;
     let caller = api.authenticate.authenticate(token)?;
     // First in, then checked: a session that ends in between closes the socket.
-    let registered = gateway.shared().admit(caller.clone())?;
+    let registered = gateway.shared().admit(caller.clone(), slot)?;
     let now = Timestamp::from(clock::now());
     let session = sessions::validate(&*api.store, &caller.session_id, now).await.map_err(|error| {
         tracing::warn!(%error, "cannot look up a session");
@@ -130,20 +128,6 @@ impl<'a> Offered<'a> {
     }
 }
 
-/// A browser says which page asks. Pages of this server and of those listed may; `"*"` lists all. Who is no browser says
-/// nothing, or whatever it likes: this protects users of browsers, and tokens protect the server.
-fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), Refusal> {
-    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-    let origin = origin.to_str().unwrap_or_default();
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let own = origin.split_once("://").map(|(_, of)| of);
-    let listed = allowed.iter().any(|known| known == "*" || known.eq_ignore_ascii_case(origin));
-    if listed || (own.is_some() && own == host) {
-        return Ok(());
-    }
-    Err(Refusal::new(Code::Forbidden, "this origin is not allowed; it must be one of edge.allowed_origins"))
-}
-
 fn switching(key: &str, protocol: Option<&'static str>) -> Response {
     let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
     let headers = response.headers_mut();
@@ -154,43 +138,6 @@ fn switching(key: &str, protocol: Option<&'static str>) -> Response {
     }
     if let Some(protocol) = protocol {
         headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
-    }
-    response
-}
-
-#[derive(Serialize)]
-struct ErrorBody<'a> {
-    error: ErrorDetail<'a>,
-}
-
-#[derive(Serialize)]
-struct ErrorDetail<'a> {
-    code: &'static str,
-    message: &'a str,
-    retryable: bool,
-    retry_after_ms: Option<u64>,
-    request_id: String,
-}
-
-fn refused(refusal: &Refusal) -> Response {
-    let status = match refusal.code {
-        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Code::Forbidden => StatusCode::FORBIDDEN,
-        Code::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::BAD_REQUEST,
-    };
-    let error = ErrorDetail {
-        code: refusal.code.as_str(),
-        message: &refusal.message,
-        retryable: refusal.code.is_retryable(),
-        retry_after_ms: refusal.retry_after_ms,
-        request_id: format!("req_{}", Ulid::generate()),
-    };
-    let mut response =
-        warp::reply::with_status(warp::reply::json(&ErrorBody { error }), status).into_response();
-    if let Some(wait) = refusal.retry_after_ms {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait.div_ceil(1000)));
     }
     response
 }
@@ -240,22 +187,5 @@ mod tests {
         assert_eq!(token(&offered("courant.v1, bearer.a.b.c")).as_deref(), Some("a.b.c"));
         assert_eq!(token(&offered("bearer.abc")), None, "nothing of this could be selected");
         assert_eq!(token(&[]), None);
-    }
-
-    #[test]
-    fn origins_are_our_own_or_listed() {
-        let allowed = ["https://chat.example".to_owned()];
-        let may = |origin: Option<&str>, allowed: &[String]| {
-            let mut pairs = vec![("host", "api.example:8080")];
-            pairs.extend(origin.map(|origin| ("origin", origin)));
-            check_origin(&headers(&pairs), allowed).is_ok()
-        };
-        assert!(may(None, &allowed) && may(None, &[]));
-        assert!(may(Some("https://chat.example"), &allowed));
-        assert!(may(Some("http://api.example:8080"), &[]));
-        for bad in ["https://chat.example.evil", "https://evil", "null", ""] {
-            assert!(!may(Some(bad), &allowed), "{bad}");
-        }
-        assert!(may(Some("https://evil"), &["*".to_owned()]));
     }
 }

@@ -1,0 +1,181 @@
+//! One row of the table: a method, a path, and a function whose types say what it takes and gives.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use courant_connectors::model::commands::{Code, Refusal};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+use warp::http::{Method, StatusCode};
+use warp::reply::Response;
+
+use super::fields::FromPath;
+use super::input::{Arriving, Nothing, read_body, read_query};
+use super::reply::Reply;
+use super::who::Who;
+use crate::api::Api;
+use crate::commands::took_too_long;
+use crate::limits::Limit;
+
+/// What a route's function is given: who asks, which thing the path names, and what else was said, in the query of
+/// a `GET` and in the body of anything else.
+pub(super) struct Ask<W, P = (), I = Nothing> {
+    pub(super) api: Arc<Api>,
+    pub(super) who: W,
+    pub(super) path: P,
+    pub(super) input: I,
+}
+
+/// A request on its way to a route's function.
+pub(super) struct Request {
+    pub(super) api: Arc<Api>,
+    /// What stands in the path where the row has a parameter.
+    pub(super) parameter: Option<String>,
+    pub(super) limit: Limit,
+    pub(super) arriving: Arriving,
+}
+
+pub(super) struct Route {
+    pub(super) method: Method,
+    /// Below the prefix. A part in braces is a parameter; there is at most one.
+    pub(super) path: &'static str,
+    /// What it is for, in a few words.
+    pub(super) summary: &'static str,
+    pub(super) limit: Limit,
+    /// What it may refuse with, beside what every route may.
+    pub(super) refuses: &'static [Code],
+    pub(super) is_for_signed_in: bool,
+    pub(super) statuses: &'static [StatusCode],
+    pub(super) shapes: Shapes,
+    answer: Box<dyn Fn(Request) -> BoxFuture<'static, Result<Response, Refusal>> + Send + Sync>,
+}
+
+/// A path that is a route's.
+pub(super) struct Matched<'a> {
+    /// What stands for the parameter, if the route has one.
+    pub(super) parameter: Option<&'a str>,
+}
+
+/// How the schemas of a route's types are made.
+pub(super) struct Shapes {
+    pub(super) parameter: fn() -> Option<Schema>,
+    pub(super) input: fn(&mut SchemaGenerator) -> Schema,
+    pub(super) reply: fn(&mut SchemaGenerator) -> Option<Schema>,
+}
+
+impl Route {
+    fn new<W, P, I, R, F>(
+        method: Method,
+        path: &'static str,
+        summary: &'static str,
+        function: fn(Ask<W, P, I>) -> F,
+    ) -> Self
+    where
+        W: Who,
+        P: FromPath,
+        I: DeserializeOwned + JsonSchema + Send + 'static,
+        R: Reply,
+        F: Future<Output = Result<R, Refusal>> + Send + 'static,
+    {
+        Self {
+            method,
+            path,
+            summary,
+            limit: W::LIMIT,
+            refuses: &[],
+            is_for_signed_in: W::SIGNED_IN,
+            statuses: R::STATUSES,
+            shapes: Shapes {
+                parameter: P::schema,
+                input: SchemaGenerator::subschema_for::<I>,
+                reply: R::schema,
+            },
+            answer: Box::new(move |request| {
+                async move {
+                    let patience = request.api.edge.request_timeout.0;
+                    let ask = Ask::from_request(request).await?;
+                    let answered = timeout(patience, function(ask)).await;
+                    answered.unwrap_or_else(|_| Err(took_too_long())).map(Reply::into_response)
+                }
+                .boxed()
+            }),
+        }
+    }
+
+    /// Counts under another limit than usual.
+    pub(super) fn limited_by(mut self, limit: Limit) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    pub(super) fn refuses(mut self, codes: &'static [Code]) -> Self {
+        self.refuses = codes;
+        self
+    }
+
+    pub(super) fn answer(&self, request: Request) -> BoxFuture<'static, Result<Response, Refusal>> {
+        (self.answer)(request)
+    }
+
+    /// `None` if this is not its path.
+    pub(super) fn matches<'a>(&self, path: &'a str) -> Option<Matched<'a>> {
+        let (mut ours, mut theirs) = (self.path.split('/'), path.split('/'));
+        let mut parameter = None;
+        loop {
+            match (ours.next(), theirs.next()) {
+                (None, None) => return Some(Matched { parameter }),
+                (Some(our), Some(their)) if our.starts_with('{') => parameter = Some(their),
+                (Some(our), Some(their)) if our == their => {}
+                _ => return None,
+            }
+        }
+    }
+}
+
+macro_rules! methods {
+    ($($name:ident $method:ident;)*) => {
+        impl Route { $(
+            pub(super) fn $name<W, P, I, R, F>(
+                path: &'static str,
+                summary: &'static str,
+                function: fn(Ask<W, P, I>) -> F,
+            ) -> Self
+            where
+                W: Who,
+                P: FromPath,
+                I: DeserializeOwned + JsonSchema + Send + 'static,
+                R: Reply,
+                F: Future<Output = Result<R, Refusal>> + Send + 'static,
+            {
+                Self::new(Method::$method, path, summary, function)
+            }
+        )* }
+    };
+}
+
+methods! {
+    get GET;
+    post POST;
+    patch PATCH;
+    delete DELETE;
+}
+
+impl<W: Who, P: FromPath, I: DeserializeOwned> Ask<W, P, I> {
+    async fn from_request(request: Request) -> Result<Self, Refusal> {
+        let Request { api, parameter, limit, arriving } = request;
+        let Arriving { method, query, headers, address, body, .. } = arriving;
+        let identifying = W::identify(&api, &headers, address, limit);
+        let who = timeout(api.edge.request_timeout.0, identifying).await.map_err(|_| took_too_long())??;
+        let path = P::from_path(parameter.as_deref())?;
+        let input = if method == Method::GET {
+            read_query(&query)?
+        } else {
+            let Nothing {} = read_query(&query)?;
+            read_body(&headers, body).await?
+        };
+        Ok(Self { api, who, path, input })
+    }
+}
