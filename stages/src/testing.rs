@@ -1,5 +1,6 @@
 //! What the stages' tests share: building by parameters and reading verdicts.
 
+pub(crate) mod chat;
 pub(crate) mod down;
 pub(crate) mod embedded;
 pub(crate) mod faulty;
@@ -69,6 +70,7 @@ pub(crate) async fn read(source: &mut dyn Source, max: usize) -> Option<ReadBatc
     match source.read(max).await.unwrap() {
         Read::Batch(batch) => Some(batch),
         Read::End => None,
+        Read::Gone(partitions) => panic!("{partitions:?} are gone"),
     }
 }
 

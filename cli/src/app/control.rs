@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use courant_edge::{Control, Redrive, RedriveReport, Running, RunningPipeline};
+use courant_edge::{Component, Control, Redrive, RedriveReport, Running, RunningPipeline};
 use courant_pipeline::config::{Diagnostic, Diagnostics, Loaded, Severity, Style, Topology};
 use courant_pipeline::health::PipelineHealth;
 use courant_pipeline::metrics::RELOADS;
@@ -16,6 +16,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::components::Components;
 use super::redrive::Redrives;
 use crate::settings;
 
@@ -26,6 +27,7 @@ pub(super) struct App {
     metrics: PrometheusHandle,
     stop: CancellationToken,
     redrives: Redrives,
+    components: Components,
     /// Held from reading the file until it is applied, so that the last one read is the last one applied.
     reloading: Mutex<()>,
     /// The fingerprint of the files when they were last read, in order or not.
@@ -43,13 +45,14 @@ impl App {
         only: Vec<String>,
         runtime: Runtime,
         metrics: PrometheusHandle,
+        components: Components,
         loaded: &Loaded,
     ) -> Self {
         let stop = CancellationToken::new();
         let reloading = Mutex::default();
         let (files_read, sections) = (AtomicU64::new(loaded.fingerprint), fixed_sections(loaded));
         let redrives = Redrives::default();
-        Self { file, only, runtime, metrics, stop, redrives, reloading, files_read, sections }
+        Self { file, only, runtime, metrics, stop, redrives, components, reloading, files_read, sections }
     }
 
     pub(super) async fn start(&self, loaded: Loaded) {
@@ -150,6 +153,10 @@ fn fixed_sections(loaded: &Loaded) -> BTreeMap<&'static str, serde_json::Value> 
 impl Control for App {
     fn health(&self) -> Vec<PipelineHealth> {
         self.runtime.health()
+    }
+
+    fn components(&self) -> Vec<Component> {
+        self.components.now()
     }
 
     fn metrics(&self) -> String {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use courant_connectors::live::{Connection, Live};
 use courant_connectors::model::commands::{Code, Refusal};
-use courant_connectors::model::{ConnectionId, GatewayId};
+use courant_connectors::model::{ConnectionId, GatewayId, Timestamp};
 use courant_connectors::store::ReadStore;
 use courant_pipeline::clock;
 use tokio::sync::mpsc;
@@ -176,7 +176,7 @@ impl Shared {
             user_id: connection.user.as_str(),
             device_id: connection.device.as_str(),
             heartbeat_seconds: self.config.heartbeat.0.as_secs().max(1),
-            server_time: clock::iso8601(connection.connected_at),
+            server_time: Timestamp::from(connection.connected_at),
         })
     }
 }

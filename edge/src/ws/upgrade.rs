@@ -61,7 +61,10 @@ async fn accept(api: &Api, gateway: &Gateway, asked: Asked) -> Result<Response, 
     }
     let (key, upgrade) = handshake(&headers, upgrade)?;
     if !api.origins.admit(&headers) {
-        return Err(Refusal::new(Code::Forbidden, "this page may not connect; edge.allowed_origins does not name it"));
+        return Err(Refusal::new(
+            Code::Forbidden,
+            "this page may not connect; edge.allowed_origins does not name it",
+        ));
     }
     let offered = Offered::read(&headers);
     let token = bearer(&headers).or(offered.token).ok_or_else(|| {

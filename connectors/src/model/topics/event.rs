@@ -84,10 +84,15 @@ impl<P: Payload> Event<P> {
     }
 
     pub fn decode(record: &LogRecord) -> Result<Self, EventError> {
+        Self::from_json(&record.payload)
+    }
+
+    /// Reads the event as it stands in the log.
+    pub fn from_json(event: &[u8]) -> Result<Self, EventError> {
         let expected = P::EVENT_TYPE;
-        let read: Read<P> = match serde_json::from_slice(&record.payload) {
+        let read: Read<P> = match serde_json::from_slice(event) {
             Ok(read) => read,
-            Err(source) => return Err(Self::explain(&record.payload, source)),
+            Err(source) => return Err(Self::explain(event, source)),
         };
         if read.event_type != expected {
             return Err(EventError::OtherType { expected, found: read.event_type });

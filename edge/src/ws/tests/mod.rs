@@ -26,20 +26,18 @@ use courant_connectors::model::{ConnectionId, GatewayId, Timestamp, UserId};
 use courant_connectors::store::{AdminStore as _, Transaction, WriteStore as _};
 use courant_pipeline::intake::Intake;
 use courant_pipeline::{Disposition, Json, Payload, Reply, ReplyTo};
-use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::EdgeConfig;
 use crate::auth::{AuthConfig, Authenticate, Caller};
 use crate::commands::Commands;
-use crate::limits::Limits;
+use crate::fake::FakeControl;
+use crate::http::HttpServer;
+use crate::limits::LimitsConfig;
+use crate::{Backing, EdgeConfig};
 
 /// Longer than anything takes; a test that waits for it fails.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -79,55 +77,42 @@ async fn world() -> World {
 }
 
 async fn world_with(socket: SocketConfig) -> World {
+    let limits = LimitsConfig { enabled: false, ..LimitsConfig::default() };
+    world_of(EdgeConfig { socket, limits, ..EdgeConfig::default() }).await
+}
+
+async fn world_of(edge: EdgeConfig) -> World {
+    let edge = EdgeConfig {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        allowed_origins: vec!["https://chat.example".to_owned().try_into().unwrap()],
+        ..edge
+    };
     let folder = tempfile::tempdir().unwrap();
     let store = Engine::open(folder.path().join("data"), Options::default()).await.unwrap();
     for schema in TABLES {
         store.create_table(schema).await.unwrap();
     }
     let (live, intake, id) = (MemoryLive::new(), Intake::default(), GatewayId::generate());
-    let edge = EdgeConfig {
-        socket,
-        allowed_origins: vec!["https://chat.example".to_owned()],
-        ..EdgeConfig::default()
-    };
-    let api = Api {
+    let backing = Backing {
         store: Arc::clone(&store) as _,
         live: Arc::new(live.clone()),
         commands: Commands::new(intake.clone(), COMMAND_TIMEOUT),
-        authenticate: Arc::new(Believes),
-        limits: Limits::default(),
         gateway: id.clone(),
-        edge: Arc::new(edge),
-        auth: Arc::new(AuthConfig::default()),
     };
-    let gateway = Gateway::new(&api);
-    let stop = CancellationToken::new();
+    let server = HttpServer::bind(&edge).await.unwrap();
+    let address = server.address();
+    let api = Api::open(edge, AuthConfig::default(), folder.path(), backing).unwrap();
+    let api = Api { authenticate: Arc::new(Believes), ..api };
+    let (gateway, stop) = (Gateway::new(&api), CancellationToken::new());
     let running = tokio::spawn({
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.run(stop).await }
     });
-    let address = serve(routes(api, gateway.clone())).await;
+    let routes = routes(api, gateway.clone());
+    // It goes on while sockets are drained, as in the process.
+    tokio::spawn(server.run(FakeControl::with(Vec::new()), Some(routes), CancellationToken::new()));
     let commands = Mutex::new(Some(take_commands(&intake).await));
     World { store, live, gateway, id, address, stop, running, commands, intake, _folder: folder }
-}
-
-async fn serve<F>(routes: F) -> SocketAddr
-where
-    F: Filter<Extract = (Response,), Error = Rejection> + Clone + Send + Sync + 'static,
-{
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            stream.set_nodelay(true).unwrap();
-            let service = TowerToHyperService::new(warp::service(routes.clone()));
-            let connection =
-                http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades();
-            tokio::spawn(connection);
-        }
-    });
-    address
 }
 
 async fn take_commands(intake: &Intake) -> mpsc::Receiver<(Command, ReplyTo)> {
