@@ -38,8 +38,9 @@ pub struct EdgeConfig {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trusted_proxies: Vec<Network>,
     pub limits: LimitsConfig,
-    pub socket: SocketConfig,
     pub relay: RelayConfig,
+    /// Sockets of clients.
+    pub socket: SocketConfig,
 }
 
 /// High enough for a gateway, low enough for the usual limit of open files of a service.
@@ -57,8 +58,8 @@ impl Default for EdgeConfig {
             allowed_origins: Vec::new(),
             trusted_proxies: Vec::new(),
             limits: LimitsConfig::default(),
-            socket: SocketConfig::default(),
             relay: RelayConfig::default(),
+            socket: SocketConfig::default(),
         }
     }
 }

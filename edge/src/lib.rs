@@ -1,6 +1,6 @@
 //! What clients and operators talk to.
 //!
-//! [`http`] answers over TCP: health and metrics, and the client protocol of [`rest`]. [`admin`] answers the
+//! [`http`] answers over TCP: health and metrics, and the client protocol of [`rest`] and [`ws`]. [`admin`] answers the
 //! `courant` command over a Unix socket that only its owner can open. Neither knows how pipelines run: both
 //! ask a [`Control`], which the process provides.
 //!

@@ -11,6 +11,7 @@ mod events;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use deliveries::{Delivery, NotADelivery, read_deliveries, write_delivery};
@@ -30,7 +31,8 @@ pub enum Frame {
     MembershipChanged(MembershipChangedFrame),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A message, to every other connection of every member of its chat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MessageFrame {
     pub message_id: MessageId,
     pub chat_id: ChatId,
@@ -43,7 +45,8 @@ pub struct MessageFrame {
     pub previous_sequence: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A chat was made, to its members.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChatCreatedFrame {
     pub chat_id: ChatId,
     pub chat_type: ChatType,
@@ -52,7 +55,8 @@ pub struct ChatCreatedFrame {
     pub created_at: Timestamp,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Somebody came into a chat, left it, or has another role there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MembershipChangedFrame {
     pub chat_id: ChatId,
     pub user_id: UserId,

@@ -1,11 +1,11 @@
 //! The protocol of the socket as clients' tools read it: AsyncAPI 3, made of the types that frames are parsed into and
 //! written from.
 
+use courant_connectors::model::frames::{ChatCreatedFrame, MembershipChangedFrame, MessageFrame};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::close::Close;
-use super::frames::pushed;
 use super::{frames, request};
 
 /// Who sends a frame.
@@ -80,9 +80,9 @@ fn all(schemas: &mut SchemaGenerator) -> Vec<(Side, &'static str, Value)> {
     add(Server, "sync_batch", frame::<frames::SyncBatch<'_>>(schemas, "sync_batch"));
     add(Server, "heartbeat", frame::<frames::Heartbeat>(schemas, "heartbeat"));
     add(Server, "drain", frame::<frames::Drain>(schemas, "drain"));
-    add(Server, "message", frame::<pushed::Message>(schemas, "message"));
-    add(Server, "chat_created", frame::<pushed::ChatCreated>(schemas, "chat_created"));
-    add(Server, "membership_changed", frame::<pushed::MembershipChanged>(schemas, "membership_changed"));
+    add(Server, "message", frame::<MessageFrame>(schemas, "message"));
+    add(Server, "chat_created", frame::<ChatCreatedFrame>(schemas, "chat_created"));
+    add(Server, "membership_changed", frame::<MembershipChangedFrame>(schemas, "membership_changed"));
     all
 }
 

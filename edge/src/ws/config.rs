@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 pub struct SocketConfig {
     /// How often clients say that they are there; after two intervals without a word a socket is closed (4408).
     pub heartbeat: Span,
-    /// Sockets of this process. Further ones are refused with `UNAVAILABLE`. Keep it below the process's limit of open
-    /// files.
+    /// Sockets of this process; further ones are refused with `UNAVAILABLE`. Keep it below `edge.max_connections`, which
+    /// counts them too, so that requests and health checks are still answered when all sockets are taken.
     pub max_sockets: NonZeroU32,
     /// Sockets of one device on this process; one more closes the oldest of them (4409).
     pub max_per_device: NonZeroU32,
@@ -45,7 +45,7 @@ impl Default for SocketConfig {
         Self {
             // Live state forgets a connection after twice this.
             heartbeat: Span::secs(30),
-            max_sockets: number(100_000),
+            max_sockets: number(9000),
             // A few tabs of a browser, and those that are not yet known to be gone.
             max_per_device: number(8),
             max_per_user: number(32),

@@ -1,7 +1,6 @@
 //! What the server says on a socket of its own accord or in answer: one type per frame, `type` first.
 //!
-//! Frames that are fanned out (`message`, `chat_created`, `membership_changed`) come ready-made; [`pushed`] has their
-//! shape for the published protocol.
+//! Frames that are fanned out (`message`, `chat_created`, `membership_changed`) come ready-made and are in the model.
 
 use bytes::Bytes;
 use courant_connectors::model::Timestamp;
@@ -21,8 +20,7 @@ pub(super) struct Welcome<'a> {
     pub(super) device_id: &'a str,
     /// Send a heartbeat this often; two missed ones end the connection.
     pub(super) heartbeat_seconds: u64,
-    /// ISO 8601.
-    pub(super) server_time: String,
+    pub(super) server_time: Timestamp,
 }
 
 /// The message is durable and its event is in the log.
@@ -33,8 +31,6 @@ pub(super) struct Acked<'a> {
     pub(super) chat_id: &'a str,
     pub(super) sequence: u64,
     pub(super) message_id: &'a str,
-    /// ISO 8601.
-    #[schemars(with = "String")]
     pub(super) created_at: Timestamp,
     /// It was sent before; this is the answer of then.
     pub(super) deduplicated: bool,
@@ -59,7 +55,7 @@ impl<'a> Acked<'a> {
 pub(super) struct Error<'a> {
     /// Of the `send_message` that is refused; null if it was another frame.
     pub(super) client_message_id: Option<&'a str>,
-    /// Of the `sync_request` or `ack` that is refused.
+    /// Of the `sync_request` that is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) chat_id: Option<&'a str>,
     /// One of the protocol's codes.
@@ -116,8 +112,6 @@ pub(super) struct SyncedMessage<'a> {
     sender_id: &'a str,
     content: &'a str,
     content_type: &'a str,
-    /// ISO 8601.
-    #[schemars(with = "String")]
     created_at: Timestamp,
 }
 
@@ -156,78 +150,6 @@ pub(super) fn encode(frame: &impl Serialize) -> Bytes {
 pub(super) fn heartbeat() -> Bytes {
     const ANSWER: &[u8] = b"\x81\x14{\"type\":\"heartbeat\"}";
     Bytes::from_static(ANSWER)
-}
-
-/// The shapes of frames that are fanned out. They are written by whoever fans out and pass through unread, so these are
-/// for the published protocol only; a test compares them with what is written.
-pub(super) mod pushed {
-    use schemars::JsonSchema;
-    use serde::{Deserialize, Serialize};
-
-    /// A message, to every other connection of every member.
-    #[derive(Serialize, Deserialize, JsonSchema)]
-    #[serde(tag = "type", rename = "message", deny_unknown_fields)]
-    pub(crate) struct Message {
-        message_id: String,
-        chat_id: String,
-        sequence: u64,
-        sender_id: String,
-        content: String,
-        content_type: String,
-        /// ISO 8601.
-        created_at: String,
-        /// The message before it in its chat. A client that has not seen that one sends `sync_request`.
-        previous_sequence: u64,
-    }
-
-    /// A chat was made, to its members.
-    #[derive(Serialize, Deserialize, JsonSchema)]
-    #[serde(tag = "type", rename = "chat_created", deny_unknown_fields)]
-    pub(crate) struct ChatCreated {
-        chat_id: String,
-        chat_type: ChatType,
-        name: Option<String>,
-        created_by: String,
-        /// ISO 8601.
-        created_at: String,
-    }
-
-    #[derive(Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "lowercase")]
-    enum ChatType {
-        Direct,
-        Group,
-    }
-
-    /// Somebody came into a chat, left it, or has another role there.
-    #[derive(Serialize, Deserialize, JsonSchema)]
-    #[serde(tag = "type", rename = "membership_changed", deny_unknown_fields)]
-    pub(crate) struct MembershipChanged {
-        chat_id: String,
-        user_id: String,
-        change_type: ChangeType,
-        /// After the change; of somebody who was removed, the last one.
-        role: Role,
-        changed_by: String,
-        /// ISO 8601.
-        changed_at: String,
-    }
-
-    #[derive(Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    enum ChangeType {
-        Added,
-        Removed,
-        RoleChanged,
-    }
-
-    #[derive(Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "lowercase")]
-    enum Role {
-        Owner,
-        Admin,
-        Member,
-    }
 }
 
 #[cfg(test)]

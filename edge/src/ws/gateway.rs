@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use courant_connectors::live::{Connection, Live};
 use courant_connectors::model::commands::{Code, Refusal};
-use courant_connectors::model::{ConnectionId, GatewayId};
+use courant_connectors::model::{ConnectionId, GatewayId, Timestamp};
 use courant_connectors::store::ReadStore;
 use courant_pipeline::clock;
 use tokio::sync::mpsc;
@@ -33,6 +33,7 @@ use super::{deliver, drain, watch};
 use crate::Api;
 use crate::auth::Caller;
 use crate::commands::Commands;
+use crate::http::ConnectionSlot;
 use crate::limits::Limits;
 
 /// Commands whose answers may wait to be waited for. Full: their sockets wait.
@@ -132,7 +133,11 @@ impl Shared {
 
     /// Makes room for a socket, at the cost of older ones of the same user if there are too many. From here on it hears
     /// if its session is ended. Its first frame waits in its outbox.
-    pub(super) fn admit(self: &Arc<Self>, caller: Caller) -> Result<Registered, Refusal> {
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        caller: Caller,
+        slot: Option<ConnectionSlot>,
+    ) -> Result<Registered, Refusal> {
         let unavailable =
             |message: &str| Refusal::new(Code::Unavailable, message).retry_after(ELSEWHERE_AFTER);
         if self.is_draining() {
@@ -162,7 +167,7 @@ impl Shared {
         for older in replaced {
             older.outbox.close(Close::Replaced, Waiting::Dropped, &mut wakers);
         }
-        Ok(Registered { shared: Arc::clone(self), peer })
+        Ok(Registered { shared: Arc::clone(self), peer, _slot: slot })
     }
 
     fn welcome(&self, connection: &Connection) -> bytes::Bytes {
@@ -171,7 +176,7 @@ impl Shared {
             user_id: connection.user.as_str(),
             device_id: connection.device.as_str(),
             heartbeat_seconds: self.config.heartbeat.0.as_secs().max(1),
-            server_time: clock::iso8601(connection.connected_at),
+            server_time: Timestamp::from(connection.connected_at),
         })
     }
 }
@@ -180,6 +185,7 @@ impl Shared {
 pub(super) struct Registered {
     pub(super) shared: Arc<Shared>,
     pub(super) peer: Arc<Peer>,
+    _slot: Option<ConnectionSlot>,
 }
 
 impl Drop for Registered {

@@ -46,33 +46,27 @@ pub use gateway::Gateway;
 use std::sync::Arc;
 
 use hyper::upgrade::OnUpgrade;
-use warp::reject::Rejection;
-use warp::reply::Response;
-use warp::{Filter, Reply as _};
+use warp::{Filter as _, Reply as _};
 
 use crate::Api;
-use crate::http::{ClientAddress, ConnectionSlot};
-use upgrade::Arrival;
+use crate::http::{ClientAddress, ConnectionSlot, Routes};
+use upgrade::Asked;
 
-/// `GET /ws` and `GET /api/v1/asyncapi.json`.
-pub fn routes(
-    api: Api,
-    gateway: Gateway,
-) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone + Send + Sync + 'static {
+/// `GET /ws` and `GET /api/v1/asyncapi.json`. To be tried before REST, which takes everything below `/api`.
+pub fn routes(api: Api, gateway: Gateway) -> Routes {
     let socket = warp::path!("ws")
         .and(warp::get())
         .and(warp::any().map(move || (api.clone(), gateway.clone())))
         .and(warp::header::headers_cloned())
-        .and(warp::ext::get::<ClientAddress>())
-        .and(warp::ext::get::<ConnectionSlot>())
+        .and(warp::ext::optional::<ClientAddress>())
+        .and(warp::ext::optional::<ConnectionSlot>())
         .and(warp::ext::optional::<OnUpgrade>())
         .then(|(api, gateway), headers, from, slot, upgrade| {
-            upgrade::answer(api, gateway, headers, Arrival { from, slot, upgrade })
+            upgrade::answer(api, gateway, Asked { headers, from, slot, upgrade })
         });
     let published: Arc<str> = asyncapi().to_string().into();
     let document = warp::path!("api" / "v1" / "asyncapi.json").and(warp::get()).map(move || {
-        let json = ("content-type", "application/json");
-        warp::reply::with_header(published.to_string(), json.0, json.1).into_response()
+        warp::reply::with_header(published.to_string(), "content-type", "application/json").into_response()
     });
-    socket.or(document).unify()
+    socket.or(document).unify().boxed()
 }

@@ -45,6 +45,8 @@ pub(super) struct Registrations {
     departed: Mutex<Vec<Connection>>,
     left: Notify,
     gap: Notify,
+    /// Held while live state is told, so that whoever ends last knows that nobody else is still at it.
+    telling: tokio::sync::Mutex<()>,
 }
 
 impl Registrations {
@@ -106,6 +108,7 @@ pub(super) async fn register(shared: &Shared, peer: &Peer) {
 
 /// Takes out of live state who has left.
 pub(super) async fn forget_departed(shared: &Shared) {
+    let _telling = shared.registrations.telling.lock().await;
     let departed = shared.registrations.take_departed();
     for departed in departed.chunks(AT_ONCE) {
         // What stays ends by itself.

@@ -24,9 +24,13 @@ use super::gateway::{Registered, Shared};
 use super::outbox::Next;
 use super::peer::Peer;
 use super::request::Request;
+use super::ticks;
 
 /// One read or write at most: twice the largest frame, and as much as a socket usually takes.
 const BUFFER: usize = 64 << 10;
+/// Frames of one socket that are obeyed within a tick. Most cost next to nothing, and no client has this many to send;
+/// one that has waits for the next tick, so that it does not cost others their turn.
+const FRAMES_PER_TICK: usize = 1000;
 /// How long a client may take to answer a close before the connection is dropped.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -53,6 +57,25 @@ pub(super) struct Socket {
     decoder: Decoder,
     pub(super) registered: Registered,
     pub(super) strikes: Strikes,
+    pace: Pace,
+}
+
+/// How many frames have come within the current tick.
+#[derive(Debug, Default)]
+struct Pace {
+    tick: u32,
+    frames: u32,
+}
+
+impl Pace {
+    /// Counts frames; whether they are too many.
+    fn exceeds(&mut self, frames: usize, now: u32) -> bool {
+        if self.tick != now {
+            *self = Self { tick: now, frames: 0 };
+        }
+        self.frames = self.frames.saturating_add(u32::try_from(frames).unwrap_or(u32::MAX));
+        self.frames as usize > FRAMES_PER_TICK
+    }
 }
 
 /// What a client did wrong so far.
@@ -66,7 +89,8 @@ pub(super) struct Strikes {
 
 impl Socket {
     pub(super) fn new(stream: TcpStream, registered: Registered) -> Self {
-        Self { stream, decoder: Decoder::default(), registered, strikes: Strikes::default() }
+        let (strikes, pace) = (Strikes::default(), Pace::default());
+        Self { stream, decoder: Decoder::default(), registered, strikes, pace }
     }
 
     /// Runs until the socket is over. `early` is what came with the upgrade.
@@ -89,6 +113,10 @@ impl Socket {
 
     async fn obey(&mut self, requests: Vec<Request>) -> Result<(), Ended> {
         self.shared().metrics.frames_in.increment(requests.len() as u64);
+        let now = self.shared().ticks.now();
+        if self.pace.exceeds(requests.len(), now) {
+            self.while_writing(tokio::time::sleep(ticks::TICK)).await?;
+        }
         for request in requests {
             // Whoever was shut out while this waited is not obeyed any more.
             if !self.peer().outbox.is_open() {
@@ -189,7 +217,7 @@ impl Socket {
 
     /// Ready when nothing waits; pending while the client takes no more.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
-        let Self { stream, registered: Registered { shared, peer }, .. } = self;
+        let Self { stream, registered: Registered { shared, peer, .. }, .. } = self;
         WRITE.with_borrow_mut(|buffer| {
             loop {
                 buffer.clear();

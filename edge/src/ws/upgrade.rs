@@ -34,16 +34,18 @@ const TOKEN_PROTOCOL: &str = "bearer.";
 /// How long a client may take to read the answer to its upgrade.
 const UPGRADE_LIMIT: Duration = Duration::from_secs(10);
 
-/// The connection that a request for a socket came over.
-pub(super) struct Arrival {
-    pub(super) from: ClientAddress,
-    pub(super) slot: ConnectionSlot,
+/// What of a request decides whether it becomes a socket.
+pub(super) struct Asked {
+    pub(super) headers: HeaderMap,
+    pub(super) from: Option<ClientAddress>,
+    /// Its place among the server's connections, kept as long as the socket.
+    pub(super) slot: Option<ConnectionSlot>,
     pub(super) upgrade: Option<OnUpgrade>,
 }
 
 /// Answers a request for a socket.
-pub(super) async fn answer(api: Api, gateway: Gateway, headers: HeaderMap, arrival: Arrival) -> Response {
-    match accept(&api, &gateway, &headers, arrival).await {
+pub(super) async fn answer(api: Api, gateway: Gateway, asked: Asked) -> Response {
+    match accept(&api, &gateway, asked).await {
         Ok(response) => response,
         Err(refusal) => {
             Metrics::refused(refusal.code.as_str());
@@ -52,21 +54,20 @@ pub(super) async fn answer(api: Api, gateway: Gateway, headers: HeaderMap, arriv
     }
 }
 
-async fn accept(
-    api: &Api,
-    gateway: &Gateway,
-    headers: &HeaderMap,
-    arrival: Arrival,
-) -> Result<Response, Refusal> {
-    api.limits.take(Limit::Anonymous, &arrival.from.0.to_string()).await?;
-    let (key, upgrade) = handshake(headers, arrival.upgrade)?;
-    // A browser says which page asks; who is no browser says nothing, or whatever it likes.
-    if !api.origins.admit(headers) {
-        let message = "this origin is not allowed; it must be one of edge.allowed_origins";
-        return Err(Refusal::new(Code::Forbidden, message));
+async fn accept(api: &Api, gateway: &Gateway, asked: Asked) -> Result<Response, Refusal> {
+    let Asked { headers, from, slot, upgrade } = asked;
+    if let Some(ClientAddress(address)) = from {
+        api.limits.take(Limit::Anonymous, &address.to_string()).await?;
     }
-    let offered = Offered::read(headers);
-    let token = bearer(headers).or(offered.token).ok_or_else(|| {
+    let (key, upgrade) = handshake(&headers, upgrade)?;
+    if !api.origins.admit(&headers) {
+        return Err(Refusal::new(
+            Code::Forbidden,
+            "this page may not connect; edge.allowed_origins does not name it",
+        ));
+    }
+    let offered = Offered::read(&headers);
+    let token = bearer(&headers).or(offered.token).ok_or_else(|| {
         Refusal::new(
             Code::Unauthenticated,
             "an access token is needed: as 'Authorization: Bearer …', or as the subprotocols 'courant.v1, bearer.…'",
@@ -74,7 +75,7 @@ async fn accept(
     })?;
     let caller = api.authenticate.authenticate(token)?;
     // First in, then checked: a session that ends in between closes the socket.
-    let registered = gateway.shared().admit(caller.clone())?;
+    let registered = gateway.shared().admit(caller.clone(), slot)?;
     let now = Timestamp::from(clock::now());
     let session = sessions::validate(&*api.store, &caller.session_id, now).await.map_err(|error| {
         tracing::warn!(%error, "cannot look up a session");
@@ -83,7 +84,7 @@ async fn accept(
     if !session.is_some_and(|session| session.user_id == caller.user_id) {
         return Err(Refusal::new(Code::Unauthenticated, "the session has ended; sign in again"));
     }
-    tokio::spawn(open(upgrade, registered, arrival.slot));
+    tokio::spawn(open(upgrade, registered));
     Ok(switching(&key, offered.protocol))
 }
 
@@ -144,9 +145,8 @@ fn switching(key: &str, protocol: Option<&'static str>) -> Response {
     response
 }
 
-/// Takes the connection over from HTTP and serves it. What is needed before the socket runs is freed by then. It counts among
-/// the connections that there may be until it ends.
-async fn open(upgrade: OnUpgrade, registered: Registered, _slot: ConnectionSlot) {
+/// Takes the connection over from HTTP and serves it. What is needed before the socket runs is freed by then.
+async fn open(upgrade: OnUpgrade, registered: Registered) {
     let taken_over = async {
         let upgraded = timeout(UPGRADE_LIMIT, upgrade).await;
         let (stream, early) = take_over(upgraded.ok()?.ok()?)?;

@@ -126,3 +126,38 @@ async fn a_flood_of_requests_without_reading_is_bounded() {
     }
     assert!(peer.outbox.waiting_bytes() <= 1 << 20, "{}", peer.outbox.waiting_bytes());
 }
+
+/// Whoever is told to slow down and does not is shown out.
+#[tokio::test]
+async fn too_many_messages_are_refused_and_then_close_with_4429() {
+    let limits = LimitsConfig { messages: "3/min".parse().unwrap(), ..LimitsConfig::default() };
+    let world = world_of(EdgeConfig { limits, ..EdgeConfig::default() }).await;
+    world.answer_all();
+    let (mut socket, _) = world.connect("user_1").await;
+    let mut codes = Vec::new();
+    for n in 0..20 {
+        socket.send(&send_frame(&format!("c-{n}"), "chat_1", "x")).await.unwrap();
+        let answer = frame(&mut socket).await;
+        assert_eq!(answer["client_message_id"], format!("c-{n}"));
+        if answer["type"] == "error" {
+            assert!(answer["retryable"] == true && answer["retry_after_ms"].as_u64() > Some(0), "{answer}");
+            codes.push(answer["code"].as_str().unwrap().to_owned());
+        }
+    }
+    assert_eq!(codes, vec!["RATE_LIMITED"; 17], "three were allowed");
+    assert_eq!(closed(&mut socket).await, Some(4429));
+}
+
+#[tokio::test]
+async fn new_sockets_are_counted_by_address() {
+    let limits = LimitsConfig { anonymous: "2/min".parse().unwrap(), ..LimitsConfig::default() };
+    let world = world_of(EdgeConfig { limits, ..EdgeConfig::default() }).await;
+    let client = world.sign_in("user_1", "sess_1").await;
+    let _two = (welcomed(&client).await, welcomed(&client).await);
+    match client.connect().await.err() {
+        Some(courant_client::ClientError::Refused { status, body }) => {
+            assert_eq!((status, &body["error"]["code"]), (429, &json!("RATE_LIMITED")));
+        }
+        other => panic!("{other:?}"),
+    }
+}

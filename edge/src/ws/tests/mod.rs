@@ -77,37 +77,40 @@ async fn world() -> World {
 }
 
 async fn world_with(socket: SocketConfig) -> World {
+    let limits = LimitsConfig { enabled: false, ..LimitsConfig::default() };
+    world_of(EdgeConfig { socket, limits, ..EdgeConfig::default() }).await
+}
+
+async fn world_of(edge: EdgeConfig) -> World {
+    let edge = EdgeConfig {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        allowed_origins: vec!["https://chat.example".to_owned().try_into().unwrap()],
+        ..edge
+    };
     let folder = tempfile::tempdir().unwrap();
     let store = Engine::open(folder.path().join("data"), Options::default()).await.unwrap();
     for schema in TABLES {
         store.create_table(schema).await.unwrap();
     }
     let (live, intake, id) = (MemoryLive::new(), Intake::default(), GatewayId::generate());
-    let edge = EdgeConfig {
-        socket,
-        allowed_origins: vec!["https://chat.example".to_owned().try_into().unwrap()],
-        limits: LimitsConfig { enabled: false, ..LimitsConfig::default() },
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        ..EdgeConfig::default()
-    };
-    let server = HttpServer::bind(&edge).await.unwrap();
-    let address = server.address();
     let backing = Backing {
         store: Arc::clone(&store) as _,
         live: Arc::new(live.clone()),
         commands: Commands::new(intake.clone(), COMMAND_TIMEOUT),
         gateway: id.clone(),
     };
-    let mut api = Api::open(edge, AuthConfig::default(), folder.path(), backing).unwrap();
-    api.authenticate = Arc::new(Believes);
-    let gateway = Gateway::new(&api);
-    let stop = CancellationToken::new();
+    let server = HttpServer::bind(&edge).await.unwrap();
+    let address = server.address();
+    let api = Api::open(edge, AuthConfig::default(), folder.path(), backing).unwrap();
+    let api = Api { authenticate: Arc::new(Believes), ..api };
+    let (gateway, stop) = (Gateway::new(&api), CancellationToken::new());
     let running = tokio::spawn({
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.run(stop).await }
     });
-    let routes = routes(api, gateway.clone()).boxed();
-    tokio::spawn(server.run(Arc::new(FakeControl::default()), Some(routes), CancellationToken::new()));
+    let routes = routes(api, gateway.clone());
+    // It goes on while sockets are drained, as in the process.
+    tokio::spawn(server.run(FakeControl::with(Vec::new()), Some(routes), CancellationToken::new()));
     let commands = Mutex::new(Some(take_commands(&intake).await));
     World { store, live, gateway, id, address, stop, running, commands, intake, _folder: folder }
 }
@@ -184,11 +187,8 @@ impl World {
             session_id: session.into(),
             user_id: user.into(),
             device_id: "dev_1".into(),
-            device_name: None,
             refresh_token_hash: String::from("hash"),
-            spent: Vec::new(),
             created_at: now,
-            last_used_at: now,
             expires_at: now.plus(Duration::from_secs(3600)),
         };
         sessions::create(&*self.store, &stored).await.unwrap();

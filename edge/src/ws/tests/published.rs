@@ -5,7 +5,6 @@ use courant_connectors::model::tables::chats::ChatType;
 use courant_connectors::model::topics::memberships_changed::ChangeType;
 
 use super::*;
-use crate::ws::frames::pushed;
 
 fn pushed_frames() -> [Frame; 3] {
     let at = Timestamp::from_unix_millis(1_769_783_400_000);
@@ -27,24 +26,11 @@ fn pushed_frames() -> [Frame; 3] {
     [message(7, "hi"), Frame::ChatCreated(created), Frame::MembershipChanged(changed)]
 }
 
-fn written_again<T: serde::Serialize + serde::de::DeserializeOwned>(fields: Value) -> Value {
-    serde_json::to_value(serde_json::from_value::<T>(fields).unwrap()).unwrap()
-}
-
-/// What passes through unread is what the document says, field by field.
+/// What passes through unread is what the document says.
 #[test]
 fn frames_that_are_fanned_out_are_as_published() {
     for frame in pushed_frames() {
-        let value: Value = serde_json::from_slice(&frame.encode()).unwrap();
-        conforms::check(&value);
-        let mut fields = value.clone();
-        fields.as_object_mut().unwrap().remove("type");
-        let again = match frame {
-            Frame::Message(_) => written_again::<pushed::Message>(fields),
-            Frame::ChatCreated(_) => written_again::<pushed::ChatCreated>(fields),
-            Frame::MembershipChanged(_) => written_again::<pushed::MembershipChanged>(fields),
-        };
-        assert_eq!(again, value, "nothing more and nothing less");
+        conforms::check(&serde_json::from_slice(&frame.encode()).unwrap());
     }
 }
 
