@@ -1,6 +1,7 @@
 //! The product as several processes on DynamoDB, Kafka and Redis: two gateways, one that ingests, two that fan out.
 
-use courant_conformance::servers::{Dynoxide, FaultyProxy, RedisServer, Tansu};
+use courant_conformance::servers::redis::RedisServer;
+use courant_conformance::servers::{Dynoxide, FaultyProxy, Tansu};
 
 use crate::chat::shipped_pipelines;
 use crate::{Courant, Home};
