@@ -205,7 +205,9 @@ mod tests {
                     Step::Resolve(..) => {}
                     Step::Away(resume) => {
                         ledger.forget(&partition("0"));
-                        open.iter_mut().for_each(|(_, is_current, _)| *is_current = false);
+                        for (_, is_current, _) in &mut open {
+                            *is_current = false;
+                        }
                         unsettled.clear();
                         next = resume.index(usize::try_from(next).unwrap() + 1) as u64;
                         committed = next;

@@ -185,9 +185,11 @@ impl Member {
                 return Ok(Read::Gone(std::mem::take(&mut self.gone)));
             }
             match self.consumer.fetch(max).await.map_err(read_error)? {
-                Fetch::Records { from, records } => return Ok(Read::Batch(self.batch(from, records))),
+                Fetch::Records { from, records } => return Ok(Read::Batch(self.batch(&from, records))),
                 Fetch::Assigned(partitions) => {
-                    partitions.into_iter().for_each(|partition| self.hold(partition))
+                    for partition in partitions {
+                        self.hold(partition);
+                    }
                 }
                 Fetch::Revoked(revocation) => {
                     tracing::debug!(partitions = ?revocation.partitions, "partitions are leaving");
@@ -196,7 +198,9 @@ impl Member {
                 }
                 Fetch::Lost(partitions) => {
                     tracing::warn!(?partitions, "lost partitions before everything read from them had ended");
-                    partitions.iter().for_each(|partition| self.lose(partition));
+                    for partition in &partitions {
+                        self.lose(partition);
+                    }
                     self.let_go();
                 }
             }
@@ -209,12 +213,12 @@ impl Member {
         self.held.insert(partition, Held { name, read_to: start, committed: start });
     }
 
-    fn batch(&mut self, from: TopicPartition, records: Vec<LogRecord>) -> ReadBatch {
-        if !self.held.contains_key(&from) {
+    fn batch(&mut self, from: &TopicPartition, records: Vec<LogRecord>) -> ReadBatch {
+        if !self.held.contains_key(from) {
             let start = records.first().map_or(0, |record| record.offset);
             self.hold(Assigned { partition: from.clone(), start });
         }
-        let held = self.held.get_mut(&from).expect("it was there or has just been added");
+        let held = self.held.get_mut(from).expect("it was there or has just been added");
         let mut batch = ReadBatch::new(held.name.clone(), records.len());
         for record in records {
             held.read_to = record.offset + 1;
@@ -263,7 +267,7 @@ impl Member {
                 |at: &TopicPartition| held.get(at).is_none_or(|held| held.committed >= held.read_to);
             let done = revocation.partitions.iter().all(is_done);
             if done {
-                revocation.partitions.iter().for_each(|at| drop(held.remove(at)));
+                held.retain(|at, _| !revocation.partitions.contains(at));
             }
             !done
         });
@@ -275,7 +279,9 @@ fn event(record: LogRecord) -> Record {
     if let Some(key) = &record.key {
         event = event.with_key(String::from_utf8_lossy(key));
     }
-    record.headers.iter().for_each(|header| set(&mut event.headers, header));
+    for header in &record.headers {
+        set(&mut event.headers, header);
+    }
     event
 }
 

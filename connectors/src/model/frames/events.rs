@@ -95,11 +95,11 @@ struct MessageEvent<'a> {
     #[serde(borrow)]
     partition_key: Cow<'a, str>,
     #[serde(borrow)]
-    payload: Message<'a>,
+    payload: Written<'a>,
 }
 
 #[derive(Deserialize)]
-struct Message<'a> {
+struct Written<'a> {
     #[serde(borrow)]
     message_id: Text<'a>,
     #[serde(borrow)]
@@ -144,7 +144,7 @@ impl<'a> MessageEvent<'a> {
     }
 }
 
-impl Message<'_> {
+impl Written<'_> {
     /// What [`Frame::Message`] would be written as.
     fn frame(&self, previous_sequence: u64) -> Bytes {
         /// The names of the fields, and numbers.
