@@ -267,7 +267,7 @@ impl Member {
                 |at: &TopicPartition| held.get(at).is_none_or(|held| held.committed >= held.read_to);
             let done = revocation.partitions.iter().all(is_done);
             if done {
-                revocation.partitions.iter().for_each(|at| drop(held.remove(at)));
+                held.retain(|at, _| !revocation.partitions.contains(at));
             }
             !done
         });
@@ -279,7 +279,9 @@ fn event(record: LogRecord) -> Record {
     if let Some(key) = &record.key {
         event = event.with_key(String::from_utf8_lossy(key));
     }
-    record.headers.iter().for_each(|header| set(&mut event.headers, header));
+    for header in &record.headers {
+        set(&mut event.headers, header);
+    }
     event
 }
 

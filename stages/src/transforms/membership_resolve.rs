@@ -157,13 +157,12 @@ fn read<'a>(batch: &mut Batch, texts: &'a [Bytes]) -> (Vec<Option<Event<'a>>>, V
     for (slot, text) in batch.iter_mut().zip(texts) {
         events.push(match frames::of_event(text, previous_sequence(slot.record())) {
             Ok(Some(told)) => {
-                let chat = if let Some(chat) = by_name.get(&told.chat_id) {
-                    *chat
-                } else {
+                let known = by_name.get(&told.chat_id).copied();
+                let chat = known.unwrap_or_else(|| {
                     chats.push(Asked { chat: ChatId::from(&*told.chat_id), anew: false });
                     by_name.insert(told.chat_id.clone(), chats.len() - 1);
                     chats.len() - 1
-                };
+                });
                 chats[chat].anew |= told.whom != Whom::Members;
                 Some(Event { chat, told })
             }

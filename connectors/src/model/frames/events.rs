@@ -95,12 +95,11 @@ struct MessageEvent<'a> {
     #[serde(borrow)]
     partition_key: Cow<'a, str>,
     #[serde(borrow)]
-    payload: Message<'a>,
+    payload: Written<'a>,
 }
 
 #[derive(Deserialize)]
-#[allow(clippy::struct_field_names, reason = "the documented names of the event's fields")]
-struct Message<'a> {
+struct Written<'a> {
     #[serde(borrow)]
     message_id: Text<'a>,
     #[serde(borrow)]
@@ -133,9 +132,9 @@ impl<'a> MessageEvent<'a> {
     fn told(self, previous_sequence: Option<u64>) -> Result<Told<'a>, EventError> {
         let Self { partition_key, payload: message, .. } = self;
         if partition_key != message.chat_id {
-            return Err(EventError::OtherKey {
+            return Err(EventError::OtherChat {
                 expected: MESSAGE,
-                key: message.chat_id.into_owned(),
+                chat: ChatId::from(&*message.chat_id),
                 partition_key: partition_key.into_owned(),
             });
         }
@@ -145,7 +144,7 @@ impl<'a> MessageEvent<'a> {
     }
 }
 
-impl Message<'_> {
+impl Written<'_> {
     /// What [`Frame::Message`] would be written as.
     fn frame(&self, previous_sequence: u64) -> Bytes {
         /// The names of the fields, and numbers.
