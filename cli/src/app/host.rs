@@ -62,7 +62,7 @@ pub(super) async fn open_folder(config: &RuntimeConfig) -> anyhow::Result<Host> 
 
 /// Installs the recorder behind `/metrics`.
 pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
-    let seconds = [metrics::STAGE_SECONDS, metrics::RECORD_SECONDS];
+    let seconds = [metrics::STAGE_SECONDS, metrics::RECORD_SECONDS, courant_edge::rest::metrics::SECONDS];
     let mut builder = PrometheusBuilder::new();
     for name in seconds.into_iter().chain(stage_metrics::SECONDS) {
         builder =

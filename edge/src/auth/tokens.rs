@@ -252,6 +252,20 @@ mod tests {
     }
 
     #[test]
+    fn a_token_names_its_key() {
+        let tokens = Keys::new().tokens(&["new", "old"]);
+        let key = EncodingKey::from_secret("new".repeat(20).as_bytes());
+        let signed = |kid: Option<&str>| {
+            let header = Header { kid: kid.map(str::to_owned), ..Header::new(Algorithm::HS256) };
+            encode(&header, &claims("courant", 60), &key).unwrap()
+        };
+        assert!(tokens.authenticate(&signed(Some("new"))).is_ok());
+        for kid in [None, Some("old"), Some("other")] {
+            assert_eq!(refusal(&tokens, &signed(kid)).code, Code::Unauthenticated, "{kid:?}");
+        }
+    }
+
+    #[test]
     fn time_and_audience_count() {
         let tokens = Keys::new().tokens(&["new"]);
         assert!(tokens.authenticate(&tokens.sign(&claims("courant", 60))).is_ok());

@@ -90,10 +90,6 @@ pub(crate) fn method_not_allowed(allow: HeaderValue) -> Response {
     response
 }
 
-pub(crate) fn not_found() -> Response {
-    refused(Refusal::new(Code::NotFound, "there is nothing at this path"))
-}
-
 fn failed(status: StatusCode, failure: Failure) -> Response {
     let mut response = Response::default();
     *response.status_mut() = status;
@@ -120,7 +116,7 @@ pub(super) fn write_body(response: Response, request_id: &RequestId) -> Response
 /// Answers what no route took.
 pub(super) async fn answer(rejection: Rejection) -> Result<Response, Infallible> {
     Ok(if rejection.is_not_found() {
-        not_found()
+        refused(Refusal::new(Code::NotFound, "there is nothing at this path"))
     } else if rejection.find::<MethodNotAllowed>().is_some() {
         method_not_allowed(HeaderValue::from_static("GET, HEAD"))
     } else {

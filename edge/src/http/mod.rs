@@ -12,7 +12,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use error::{ErrorBody, method_not_allowed, not_found, refused, status};
+pub(crate) use error::{ErrorBody, method_not_allowed, refused, status};
 pub(crate) use exchange::{ClientAddress, RequestId};
 pub use origin::Origin;
 pub(crate) use origin::Origins;

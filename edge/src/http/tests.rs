@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use courant_connectors::model::commands::{Code, Refusal};
 use courant_pipeline::health::PipelineState::{BackingOff, Finished, Running};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,8 +13,9 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use warp::{Filter as _, Reply as _};
 
-use super::{HttpServer, ListenError};
+use super::{ClientAddress, ConnectionSlot, HttpServer, ListenError, Routes, refused};
 use crate::config::EdgeConfig;
 use crate::control::{Component, ComponentStatus};
 use crate::fake::{FakeControl, pipeline};
@@ -25,6 +27,10 @@ struct Started {
 }
 
 async fn start(control: Arc<FakeControl>, max_connections: u32) -> Started {
+    start_with(control, max_connections, None).await
+}
+
+async fn start_with(control: Arc<FakeControl>, max_connections: u32, clients: Option<Routes>) -> Started {
     let config = EdgeConfig {
         listen: "127.0.0.1:0".parse().unwrap(),
         max_connections: NonZeroU32::new(max_connections).unwrap(),
@@ -32,7 +38,7 @@ async fn start(control: Arc<FakeControl>, max_connections: u32) -> Started {
     };
     let server = HttpServer::bind(&config).await.unwrap();
     let (address, stop) = (server.address(), CancellationToken::new());
-    let task = tokio::spawn(server.run(control, None, stop.clone()));
+    let task = tokio::spawn(server.run(control, clients, stop.clone()));
     Started { address, stop, task }
 }
 
@@ -136,6 +142,46 @@ async fn what_no_route_takes_gets_the_error_body() {
         assert!(error["request_id"].as_str().unwrap().starts_with("req_"));
         assert_eq!(answer.head.contains("allow: get, head"), status == 405);
     }
+}
+
+/// `/where` tells where a request comes from, `/keep` keeps its connection's place, `/no` refuses.
+fn client_routes(kept: Arc<Mutex<Vec<ConnectionSlot>>>) -> Routes {
+    let told = warp::path!("where").and(warp::ext::get::<ClientAddress>());
+    let told = told.map(|ClientAddress(address)| address.to_string().into_response());
+    let keep = warp::path!("keep").and(warp::ext::get::<ConnectionSlot>()).map(move |slot| {
+        kept.lock().unwrap().push(slot);
+        warp::reply().into_response()
+    });
+    let no = warp::path!("no")
+        .map(|| refused(Refusal::new(Code::RateLimited, "not now").retry_after(Duration::from_millis(1500))));
+    told.or(keep).unify().or(no).unify().boxed()
+}
+
+#[tokio::test]
+async fn clients_and_operators_share_the_server() {
+    let control = FakeControl::with(vec![]);
+    let server = start_with(control, 8, Some(client_routes(Arc::default()))).await;
+    assert_eq!(ask(server.address, "GET", "/where").await.body, "127.0.0.1");
+    assert_eq!(ask(server.address, "GET", "/health/live").await.status, 200);
+    let refused = ask(server.address, "GET", "/no").await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &Value::from("RATE_LIMITED")));
+    assert!(refused.head.contains("retry-after: 2"), "rounded up: {}", refused.head);
+    assert!(refused.head.contains("content-type: application/json"), "{}", refused.head);
+    let nowhere = ask(server.address, "GET", "/nowhere").await;
+    assert_eq!((nowhere.status, nowhere.head.contains("x-request-id: req_")), (404, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_keeps_a_place_keeps_others_out() {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let server = start_with(FakeControl::with(vec![]), 1, Some(client_routes(Arc::clone(&kept)))).await;
+    assert_eq!(ask(server.address, "GET", "/keep").await.status, 200);
+    let mut waiting = TcpStream::connect(server.address).await.unwrap();
+    send(&mut waiting, "GET", "/health/live").await;
+    let early = timeout(Duration::from_secs(1), waiting.readable()).await;
+    assert!(early.is_err(), "answered although the only place is kept");
+    kept.lock().unwrap().clear();
+    assert_eq!(receive(&mut waiting).await.status, 200);
 }
 
 #[tokio::test]

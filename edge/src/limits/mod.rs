@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use courant_connectors::live::{Count, Counters};
 use courant_connectors::model::commands::{Code, Refusal};
+use metrics::counter;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
@@ -56,6 +57,8 @@ impl Limit {
     }
 }
 
+/// What was too many, by limit: a metric.
+pub const REFUSED: &str = "courant_limits_refused_total";
 /// Leases that are remembered of each limit. Beyond it those that have ended are forgotten, and then all: the counts
 /// themselves are not in them.
 const MOST_LEASES: usize = 100_000;
@@ -82,6 +85,7 @@ struct Counts {
 
 impl Limits {
     pub fn new(config: &LimitsConfig, live: Arc<dyn Counters>) -> Self {
+        metrics::describe_counter!(REFUSED, "what was refused because it was too much, by limit");
         Self(config.enabled.then(|| {
             Arc::new(Counts {
                 rates: config.clone(),
@@ -107,6 +111,7 @@ impl Limits {
             lease.grant(portion, rate.count.get(), count, Instant::now())
         };
         taken.map_err(|wait| {
+            counter!(REFUSED, "limit" => limit.name()).increment(1);
             let message = format!("too many {}: {rate} are allowed; wait and try again", limit.name());
             Refusal::new(Code::RateLimited, message).retry_after(wait)
         })

@@ -27,15 +27,13 @@ use crate::limits::Limit;
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post("/auth/register", "Register a phone number", register).refuses(&[Code::Conflict]),
-        Route::post("/auth/verify", "Prove that the phone number is yours", verify).refuses(&[
+        Route::post("/auth/verify", "Prove that the phone number is yours", verify)
+            .refuses(&[Code::Forbidden, Code::NotFound]),
+        Route::post("/auth/login", "Sign in", login).limited_by(Limit::Logins).refuses(&[
             Code::Unauthenticated,
             Code::Forbidden,
-            Code::NotFound,
             Code::Conflict,
         ]),
-        Route::post("/auth/login", "Sign in", login)
-            .limited_by(Limit::Logins)
-            .refuses(&[Code::Unauthenticated, Code::Forbidden]),
         Route::post("/auth/refresh", "Get new tokens for a refresh token, which is spent", refresh)
             .refuses(&[Code::Unauthenticated]),
         Route::post("/auth/logout", "Sign out here", logout),
@@ -170,7 +168,11 @@ async fn refresh(ask: Ask<ClientAddress, (), Refresh>) -> Result<Found<SignedIn>
 
 async fn logout(ask: Ask<Caller>) -> Result<Done, Refusal> {
     let Caller { user_id, session_id, .. } = ask.who;
-    end_sessions(&ask.api, EndSessions { user_id, session_id: Some(session_id) }).await
+    match end_sessions(&ask.api, EndSessions { user_id, session_id: Some(session_id) }).await {
+        // Signed out by another request meanwhile.
+        Err(refusal) if refusal.code == Code::NotFound => Ok(Done),
+        ended => ended,
+    }
 }
 
 async fn logout_all(ask: Ask<Caller>) -> Result<Done, Refusal> {

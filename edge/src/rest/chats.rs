@@ -28,13 +28,9 @@ pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post("/chats", "Make a chat", create).refuses(&[Code::NotFound, Code::Conflict]),
         Route::get("/chats", "Your chats", list),
-        Route::get("/chats/{chat_id}", "A chat", look).refuses(&[Code::NotAMember, Code::NotFound]),
-        Route::patch("/chats/{chat_id}", "Rename a group", rename).refuses(&[
-            Code::NotAMember,
-            Code::Forbidden,
-            Code::NotFound,
-            Code::Conflict,
-        ]),
+        Route::get("/chats/{chat_id}", "A chat", look).refuses(&[Code::NotAMember]),
+        Route::patch("/chats/{chat_id}", "Rename a group", rename)
+            .refuses(&[Code::NotAMember, Code::Forbidden]),
     ]
 }
 

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use warp::http::{HeaderMap, Method, header};
 use warp::{Filter, Rejection};
 
+use super::route::Place;
 use crate::http::{ClientAddress, RequestId};
 
 /// The largest message is 4 KiB, six times as long if every character is escaped; a thousand members are 32 KiB.
@@ -32,8 +33,7 @@ const LONGEST_REASON: usize = 300;
 /// A request whose body has yet to come.
 pub(super) struct Arriving {
     pub(super) method: Method,
-    /// Below the prefix, with its slash.
-    pub(super) path: String,
+    pub(super) place: Place,
     pub(super) query: String,
     pub(super) headers: HeaderMap,
     pub(super) address: ClientAddress,
@@ -43,27 +43,24 @@ pub(super) struct Arriving {
 
 pub(super) type Body = Pin<Box<dyn Stream<Item = Result<Bytes, warp::Error>> + Send>>;
 
-/// Takes what is below the prefix apart; rejects everything else.
+/// Takes a request apart whose path is found; rejects any other, untouched.
 pub(super) fn arriving(
-    prefix: &'static str,
+    find: impl Fn(&str) -> Option<Place> + Clone + Send + Sync + 'static,
 ) -> impl Filter<Extract = (Arriving,), Error = Rejection> + Clone {
-    let below = warp::path::full().and_then(move |path: warp::path::FullPath| async move {
-        match path.as_str().strip_prefix(prefix) {
-            Some(below) if below.starts_with('/') => Ok(below.to_owned()),
-            _ => Err(warp::reject::not_found()),
-        }
+    let place = warp::path::full().and_then(move |path: warp::path::FullPath| {
+        std::future::ready(find(path.as_str()).ok_or_else(warp::reject::not_found))
     });
     let query = warp::query::raw().or(warp::any().map(String::new)).unify();
-    below
+    place
         .and(warp::method())
         .and(query)
         .and(warp::header::headers_cloned())
         .and(warp::ext::get::<ClientAddress>())
         .and(warp::ext::get::<RequestId>())
         .and(warp::body::stream())
-        .map(|path, method, query, headers, address, request_id, body| Arriving {
+        .map(|place, method, query, headers, address, request_id, body| Arriving {
             method,
-            path,
+            place,
             query,
             headers,
             address,

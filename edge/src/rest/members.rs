@@ -23,10 +23,9 @@ const LARGEST_PAGE: u32 = MAX_MEMBERS;
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
-        Route::get("/chats/{chat_id}/members", "Who is in a chat", list)
-            .refuses(&[Code::NotAMember, Code::NotFound]),
+        Route::get("/chats/{chat_id}/members", "Who is in a chat", list).refuses(&[Code::NotAMember]),
         Route::post("/chats/{chat_id}/members", "Add, remove or promote somebody, or leave", change)
-            .refuses(&[Code::NotAMember, Code::Forbidden, Code::NotFound, Code::Conflict]),
+            .refuses(&[Code::NotAMember, Code::Forbidden, Code::Conflict]),
     ]
 }
 

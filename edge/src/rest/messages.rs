@@ -25,19 +25,13 @@ const PLAIN_TEXT: &str = "text/plain";
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
-        Route::post("/chats/{chat_id}/messages", "Send a message", send).limited_by(Limit::Messages).refuses(
-            &[
-                Code::NotAMember,
-                Code::NotFound,
-                Code::Conflict,
-                Code::IdempotencyMismatch,
-                Code::CounterMissing,
-            ],
-        ),
+        Route::post("/chats/{chat_id}/messages", "Send a message", send)
+            .limited_by(Limit::Messages)
+            .refuses(&[Code::NotAMember, Code::IdempotencyMismatch, Code::CounterMissing]),
         Route::get("/chats/{chat_id}/messages", "Messages of a chat, oldest first", read)
-            .refuses(&[Code::NotAMember, Code::NotFound]),
+            .refuses(&[Code::NotAMember]),
         Route::post("/chats/{chat_id}/ack", "Say up to where messages have arrived", ack)
-            .refuses(&[Code::NotAMember, Code::NotFound]),
+            .refuses(&[Code::NotAMember, Code::CounterMissing]),
     ]
 }
 

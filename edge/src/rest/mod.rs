@@ -17,6 +17,7 @@ mod fields;
 mod input;
 mod members;
 mod messages;
+pub mod metrics;
 mod openapi;
 mod page;
 mod query;
@@ -58,10 +59,12 @@ fn table() -> Vec<Route> {
     .collect()
 }
 
-/// Takes every request below `/api/`.
+/// Takes every request whose path is in the table.
 pub fn routes(api: Api) -> Routes {
+    metrics::describe();
     let router = Arc::new(Router::new(api, table()));
-    input::arriving(PREFIX)
+    let finder = Arc::clone(&router);
+    input::arriving(move |path| finder.find(path))
         .and_then(move |arriving| {
             let router = Arc::clone(&router);
             async move { Ok::<_, warp::Rejection>(router.answer(arriving).await) }

@@ -130,7 +130,10 @@ impl Schemas {
 fn refusals(route: &Route, has_body: bool) -> BTreeMap<StatusCode, Vec<&'static str>> {
     let signed_in = route.is_for_signed_in.then_some(Code::Unauthenticated);
     let too_large = has_body.then_some(Code::TooLarge);
-    let codes = COMMON.iter().chain(route.refuses).copied().chain(signed_in).chain(too_large);
+    // What is named may not be there.
+    let not_found = (route.shapes.parameter)().and(Some(Code::NotFound));
+    let always = signed_in.into_iter().chain(too_large).chain(not_found);
+    let codes = COMMON.iter().chain(route.refuses).copied().chain(always);
     let mut by_status: BTreeMap<StatusCode, Vec<&'static str>> = BTreeMap::new();
     for code in codes {
         by_status.entry(status(code)).or_default().push(code.as_str());

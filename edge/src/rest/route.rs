@@ -32,8 +32,6 @@ pub(super) struct Ask<W, P = (), I = Nothing> {
 /// A request on its way to a route's function.
 pub(super) struct Request {
     pub(super) api: Arc<Api>,
-    /// What stands in the path where the row has a parameter.
-    pub(super) parameter: Option<String>,
     pub(super) limit: Limit,
     pub(super) arriving: Arriving,
 }
@@ -54,9 +52,11 @@ pub(super) struct Route {
 }
 
 /// A path that is a route's.
-pub(super) struct Matched<'a> {
-    /// What stands for the parameter, if the route has one.
-    pub(super) parameter: Option<&'a str>,
+pub(super) struct Place {
+    /// As in the table.
+    pub(super) path: &'static str,
+    /// What stands for the parameter, if there is one.
+    pub(super) parameter: Option<String>,
 }
 
 /// How the schemas of a route's types are made.
@@ -121,12 +121,14 @@ impl Route {
     }
 
     /// `None` if this is not its path.
-    pub(super) fn matches<'a>(&self, path: &'a str) -> Option<Matched<'a>> {
+    pub(super) fn matches(&self, path: &str) -> Option<Place> {
         let (mut ours, mut theirs) = (self.path.split('/'), path.split('/'));
         let mut parameter = None;
         loop {
             match (ours.next(), theirs.next()) {
-                (None, None) => return Some(Matched { parameter }),
+                (None, None) => {
+                    return Some(Place { path: self.path, parameter: parameter.map(str::to_owned) });
+                }
                 (Some(our), Some(their)) if our.starts_with('{') => parameter = Some(their),
                 (Some(our), Some(their)) if our == their => {}
                 _ => return None,
@@ -165,11 +167,11 @@ methods! {
 
 impl<W: Who, P: FromPath, I: DeserializeOwned> Ask<W, P, I> {
     async fn from_request(request: Request) -> Result<Self, Refusal> {
-        let Request { api, parameter, limit, arriving } = request;
-        let Arriving { method, query, headers, address, body, .. } = arriving;
+        let Request { api, limit, arriving } = request;
+        let Arriving { method, place, query, headers, address, body, .. } = arriving;
         let identifying = W::identify(&api, &headers, address, limit);
         let who = timeout(api.edge.request_timeout.0, identifying).await.map_err(|_| took_too_long())??;
-        let path = P::from_path(parameter.as_deref())?;
+        let path = P::from_path(place.parameter.as_deref())?;
         let input = if method == Method::GET {
             read_query(&query)?
         } else {

@@ -11,9 +11,10 @@ use warp::http::{HeaderValue, Method, StatusCode, header};
 use warp::reply::Response;
 
 use super::input::Arriving;
-use super::route::{Request, Route};
+use super::route::{Place, Request, Route};
+use super::{PREFIX, metrics};
 use crate::api::Api;
-use crate::http::{method_not_allowed, not_found, refused};
+use crate::http::{method_not_allowed, refused};
 
 /// When to come back if there is no place for a request: about as long as one takes.
 const CROWDED: Duration = Duration::from_secs(1);
@@ -23,13 +24,6 @@ pub(super) struct Router {
     routes: Vec<Route>,
     /// Places for requests. Full: refused with `UNAVAILABLE`, so that those who are being answered are.
     places: Semaphore,
-}
-
-/// What there is at a path.
-struct Place<'a> {
-    /// One per method.
-    routes: Vec<&'a Route>,
-    parameter: Option<String>,
 }
 
 impl Router {
@@ -50,13 +44,12 @@ impl Router {
     }
 
     async fn answer_or_refuse(&self, mut arriving: Arriving) -> Response {
-        let Some(place) = self.find(&arriving.path) else { return not_found() };
         if arriving.method == Method::HEAD {
             // The server leaves the body out.
             arriving.method = Method::GET;
         }
-        let Some(route) = place.routes.iter().find(|route| route.method == arriving.method) else {
-            let allow = place.allow();
+        let Some(route) = self.at(&arriving.place).find(|route| route.method == arriving.method) else {
+            let allow = self.allow(&arriving.place);
             return if arriving.method == Method::OPTIONS {
                 options(allow)
             } else {
@@ -68,27 +61,30 @@ impl Router {
             return refused(crowded.retry_after(CROWDED));
         };
         let span = tracing::info_span!("request", id = arriving.request_id.as_str(), route = route.path);
-        let request =
-            Request { api: Arc::clone(&self.api), parameter: place.parameter, limit: route.limit, arriving };
+        let request = Request { api: Arc::clone(&self.api), limit: route.limit, arriving };
         let begun = Instant::now();
         let answered = route.answer(request).instrument(span.clone()).await;
         let response = answered.unwrap_or_else(refused);
-        let (status, took) = (response.status().as_u16(), begun.elapsed());
-        span.in_scope(|| tracing::debug!(method = %route.method, status, ?took, "answered"));
+        let took = begun.elapsed();
+        metrics::answered(route, response.status(), took);
+        span.in_scope(|| tracing::debug!(method = %route.method, status = response.status().as_u16(), ?took, "answered"));
         response
     }
 
-    /// The routes of the first path in the table that fits.
-    fn find(&self, path: &str) -> Option<Place<'_>> {
-        let (first, matched) = self.routes.iter().find_map(|route| Some((route, route.matches(path)?)))?;
-        let routes = self.routes.iter().filter(|route| route.path == first.path).collect();
-        Some(Place { routes, parameter: matched.parameter.map(str::to_owned) })
+    /// The first place in the table that a path is.
+    pub(super) fn find(&self, path: &str) -> Option<Place> {
+        let below = path.strip_prefix(PREFIX)?;
+        self.routes.iter().find_map(|route| route.matches(below))
     }
-}
 
-impl Place<'_> {
-    fn allow(&self) -> HeaderValue {
-        let mut methods: Vec<&str> = self.routes.iter().map(|route| route.method.as_str()).collect();
+    /// One route per method.
+    fn at(&self, place: &Place) -> impl Iterator<Item = &Route> {
+        let path = place.path;
+        self.routes.iter().filter(move |route| route.path == path)
+    }
+
+    fn allow(&self, place: &Place) -> HeaderValue {
+        let mut methods: Vec<&str> = self.at(place).map(|route| route.method.as_str()).collect();
         if methods.contains(&"GET") {
             methods.push("HEAD");
         }

@@ -19,7 +19,7 @@ const LARGEST_PAGE: u32 = 100;
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/sessions", "Where you are signed in", list),
-        Route::delete("/sessions/{session_id}", "Sign a device of yours out", end).refuses(&[Code::NotFound]),
+        Route::delete("/sessions/{session_id}", "Sign a device of yours out", end),
     ]
 }
 

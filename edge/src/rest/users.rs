@@ -16,7 +16,7 @@ pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/users/me", "Yourself", me).refuses(&[Code::NotFound]),
         Route::patch("/users/me", "Change your name", edit_me).refuses(&[Code::NotFound]),
-        Route::get("/users/{user_id}", "Somebody", somebody).refuses(&[Code::NotFound]),
+        Route::get("/users/{user_id}", "Somebody", somebody),
         Route::get("/users", "Find somebody by their phone number", find),
     ]
 }
