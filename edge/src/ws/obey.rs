@@ -131,7 +131,10 @@ impl Socket {
                 self.refuse(about, &Refusal::new(Code::NotAMember, "you are not a member of this chat"));
                 return Ok(());
             }
-            Err(error) => return self.failed(about, &error),
+            Err(error) => {
+                self.failed(about, &error);
+                return Ok(());
+            }
         }
         let mut left = limit as usize;
         loop {
@@ -140,7 +143,10 @@ impl Socket {
             let count = NonZeroU32::MIN.saturating_add(u32::try_from(wanted).unwrap_or(u32::MAX));
             let mut page = match self.while_writing(messages::after(&*store, chat_id, after, count)).await? {
                 Ok(page) => page,
-                Err(error) => return self.failed(about, &error),
+                Err(error) => {
+                    self.failed(about, &error);
+                    return Ok(());
+                }
             };
             let has_more = page.items.len() > wanted || page.next.is_some();
             page.items.truncate(wanted);
@@ -178,10 +184,9 @@ impl Socket {
         }
     }
 
-    fn failed(&self, about: About<'_>, error: &courant_connectors::store::StoreError) -> Result<(), Ended> {
+    fn failed(&self, about: About<'_>, error: &courant_connectors::store::StoreError) {
         tracing::warn!(%error, "cannot read the store for a client");
         self.refuse(about, &Refusal::new(Code::Unavailable, "the store cannot be read now; try again"));
-        Ok(())
     }
 }
 

@@ -132,9 +132,9 @@ impl<'a> MessageEvent<'a> {
     fn told(self, previous_sequence: Option<u64>) -> Result<Told<'a>, EventError> {
         let Self { partition_key, payload: message, .. } = self;
         if partition_key != message.chat_id {
-            return Err(EventError::OtherChat {
+            return Err(EventError::OtherKey {
                 expected: MESSAGE,
-                chat: ChatId::from(&*message.chat_id),
+                key: message.chat_id.into_owned(),
                 partition_key: partition_key.into_owned(),
             });
         }
