@@ -161,7 +161,7 @@ async fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
     let chat = group(&[&ann, &bob]).await;
     let mut acked: BTreeMap<String, u64> = BTreeMap::new();
     for round in 0..3 {
-        let ann = re_signed(&mut courant, &ann).await;
+        let ann = re_signed(&mut courant, &ann);
         let mut socket = connect(&ann).await;
         for n in 0..200 {
             socket.send_message(&chat, &format!("m-{round}-{n}"), "hello").await.unwrap();
@@ -179,7 +179,7 @@ async fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
         }
         courant = home.start(&[]);
     }
-    let bob = re_signed(&mut courant, &bob).await;
+    let bob = re_signed(&mut courant, &bob);
     let stored: BTreeMap<u64, Value> = history(&bob, &chat)
         .await
         .into_iter()
@@ -202,7 +202,7 @@ fn note(frame: &Value, acked: &mut BTreeMap<String, u64>) -> bool {
 }
 
 /// The same person at a process that was started again: on another port, with the same session.
-async fn re_signed(
+fn re_signed(
     courant: &mut courant_tests::Courant,
     person: &courant_client::SignedIn,
 ) -> courant_client::SignedIn {
