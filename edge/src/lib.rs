@@ -23,4 +23,6 @@ pub mod relay;
 
 pub use api::Api;
 pub use config::EdgeConfig;
-pub use control::{Component, ComponentStatus, Control, Redrive, RedriveReport, Running, RunningPipeline};
+pub use control::{
+    Component, ComponentStatus, Control, Redrive, RedriveReport, Running, RunningPipeline, VerifyLine,
+};

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use courant_edge::{Control, Redrive, RedriveReport, Running, RunningPipeline};
+use courant_connectors::connections::Connected;
+use courant_edge::{Control, Redrive, RedriveReport, Running, RunningPipeline, VerifyLine};
 use courant_pipeline::config::{Diagnostic, Diagnostics, Loaded, Severity, Style, Topology};
 use courant_pipeline::health::PipelineHealth;
 use courant_pipeline::metrics::RELOADS;
@@ -17,6 +18,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::redrive::Redrives;
+use super::verify::Verifications;
 use crate::settings;
 
 pub(super) struct App {
@@ -26,6 +28,7 @@ pub(super) struct App {
     metrics: PrometheusHandle,
     stop: CancellationToken,
     redrives: Redrives,
+    verifications: Verifications,
     /// Held from reading the file until it is applied, so that the last one read is the last one applied.
     reloading: Mutex<()>,
     /// The fingerprint of the files when they were last read, in order or not.
@@ -48,8 +51,8 @@ impl App {
         let stop = CancellationToken::new();
         let reloading = Mutex::default();
         let (files_read, sections) = (AtomicU64::new(loaded.fingerprint), fixed_sections(loaded));
-        let redrives = Redrives::default();
-        Self { file, only, runtime, metrics, stop, redrives, reloading, files_read, sections }
+        let (redrives, verifications) = (Redrives::default(), Verifications::default());
+        Self { file, only, runtime, metrics, stop, redrives, verifications, reloading, files_read, sections }
     }
 
     pub(super) async fn start(&self, loaded: Loaded) {
@@ -176,6 +179,12 @@ impl Control for App {
     async fn redrive(&self, request: Redrive) -> Result<RedriveReport, String> {
         let (topologies, host) = (self.runtime.topologies(), self.runtime.host());
         self.redrives.run(&topologies, host, &request, &self.stop).await
+    }
+
+    fn verify(&self, options: serde_json::Value) -> Result<mpsc::Receiver<VerifyLine>, String> {
+        let connected = self.runtime.host().services.get::<Connected>();
+        let connected = connected.ok_or("the running process uses neither store nor log; stop it first")?;
+        self.verifications.start(&connected, options, &self.stop)
     }
 
     fn stop(&self) {

@@ -5,6 +5,7 @@ mod data_folder;
 mod host;
 mod logging;
 mod redrive;
+mod verify;
 mod watch;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use host::{open_host, start_metrics};
 pub use redrive::redrive_here;
+pub use verify::{VerifyUpdate, verify_here};
 
 use crate::args;
 use crate::settings::{LoggingConfig, RuntimeConfig};
