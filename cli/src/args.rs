@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use courant_pipeline::units::Span;
 
 pub use servers::{Iam, IamFormat, Tables, Topics, WantedTables, WantedTopics};
-pub use verify::Verify;
+pub use verify::{ListFormat, Verify};
 
 use crate::graph;
 

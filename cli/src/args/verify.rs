@@ -2,18 +2,23 @@
 
 use std::num::NonZeroUsize;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use courant_connectors::model::Timestamp;
 use courant_pipeline::units::Span;
 
 #[derive(Debug, Args)]
 pub struct Verify {
     /// List the checks: what must hold, what it means when it does not, and what to do then.
-    #[arg(long)]
-    pub list: bool,
-    /// With `--list`: as Markdown.
-    #[arg(long, requires = "list", conflicts_with = "json")]
-    pub markdown: bool,
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "text",
+        conflicts_with = "json"
+    )]
+    pub list: Option<ListFormat>,
     /// Only these checks.
     #[arg(long, value_name = "CHECK", value_delimiter = ',')]
     pub only: Vec<String>,
@@ -42,4 +47,11 @@ pub struct Verify {
     /// Print the report as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ListFormat {
+    Text,
+    Json,
+    Markdown,
 }

@@ -25,8 +25,8 @@ use crate::args::Verify;
 use crate::exit::Exit;
 
 pub(super) async fn run(file: &Path, arguments: Verify) -> anyhow::Result<()> {
-    if arguments.list {
-        return say(&text::list(arguments.json, arguments.markdown)?);
+    if let Some(format) = arguments.list {
+        return say(&text::list(format)?);
     }
     let options = options(&arguments)?;
     let report = match open(&inventory::connections(file)?).await {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -24,6 +25,9 @@ use super::{Deployment, Options, Progress, Result, VerifyError};
 
 /// How often somebody who watches is told.
 const TELL_EVERY: Duration = Duration::from_millis(100);
+
+/// More only wait for each other.
+const MOST_WORKERS: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
 pub(super) struct Context {
     pub(super) reads: Reads,
@@ -57,12 +61,16 @@ struct CurrentPhase {
 impl Context {
     pub(super) fn new(
         deployment: Deployment,
-        options: Options,
+        mut options: Options,
         progress: Box<dyn Fn(Progress) + Send + Sync>,
         stop: CancellationToken,
     ) -> Result<Self> {
         let named = |id: &String| check(id).ok_or_else(|| VerifyError::UnknownCheck { unknown: id.clone() });
         let only = options.only.iter().map(named).collect::<Result<_>>()?;
+        // Once each: findings are counted.
+        options.chats.sort();
+        options.chats.dedup();
+        options.parallel = options.parallel.min(MOST_WORKERS);
         Ok(Self {
             reads: Reads::new(deployment),
             findings: Findings::new(options.examples),

@@ -13,7 +13,7 @@ use courant_connectors::model::topics::{
     messages_persisted,
 };
 use courant_connectors::model::{ChatId, Timestamp};
-use courant_connectors::store::Consistency;
+use courant_connectors::store::{Consistency, Remedy};
 use tokio::time::timeout;
 
 use super::checks;
@@ -27,6 +27,10 @@ use super::{Options, Result, VerifyError};
 const FETCH: usize = 1000;
 /// The log said that there is more, so something comes at once or not at all.
 const SILENCE: Duration = Duration::from_secs(30);
+
+/// A broker that is restarted is back by then.
+const FETCH_TRIES: u32 = 10;
+const FETCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// How much of the topic of messages is known.
 pub(super) struct LogRead {
@@ -294,8 +298,7 @@ where
     let kept_since = before(now(), context.options.events_kept);
     let mut complete_since = (marks.low > 0).then_some(kept_since);
     let mut lost_its_beginning = marks.low > 0;
-    let mut at = marks.low;
-    let mut reader = None;
+    let (mut at, mut reader, mut failures) = (marks.low, None, 0);
     while at < marks.high {
         context.check_stop()?;
         let from_here = Offsets::from([(partition.clone(), at)]);
@@ -319,8 +322,14 @@ where
                 (at, reader, lost_its_beginning) = (low, None, true);
                 continue;
             }
+            Err(error) if error.remedy() == Remedy::Retry && failures < FETCH_TRIES => {
+                (reader, failures) = (None, failures + 1);
+                context.pause(FETCH_PAUSE).await?;
+                continue;
+            }
             Err(source) => return Err(failed(source)),
         };
+        failures = 0;
         let Some(first) = records.first() else { continue };
         if std::mem::take(&mut lost_its_beginning) {
             complete_since = Some(first.at.into());

@@ -1,9 +1,12 @@
 //! A report, and the list of checks, as people read them.
 
+use std::time::Duration;
+
 use courant_pipeline::units::Span;
 use courant_replay::verify::{CHECKS, Check, CheckReport, Ending, Example, Report, Severity};
 use serde_json::json;
-use std::time::Duration;
+
+use crate::args::ListFormat;
 
 pub(super) fn report(report: &Report) -> String {
     let mut text = figures(report);
@@ -119,7 +122,7 @@ fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);
@@ -127,20 +130,23 @@ fn grouped(number: u64) -> String {
     grouped
 }
 
-pub(super) fn list(as_json: bool, as_markdown: bool) -> anyhow::Result<String> {
-    if as_json {
-        let checks: Vec<_> = CHECKS.iter().map(|check| as_value(check)).collect();
-        return Ok(serde_json::to_string_pretty(&checks)?);
-    }
-    if as_markdown {
-        return Ok(markdown());
-    }
+pub(super) fn list(format: ListFormat) -> anyhow::Result<String> {
+    Ok(match format {
+        ListFormat::Text => as_text(),
+        ListFormat::Json => {
+            serde_json::to_string_pretty(&CHECKS.iter().map(|check| as_value(check)).collect::<Vec<_>>())?
+        }
+        ListFormat::Markdown => markdown(),
+    })
+}
+
+fn as_text() -> String {
     let one = |check: &&Check| {
         let Check { id, holds, means, remedy, from, .. } = check;
         let severity = severity(check.severity);
         format!("{id}  ({severity}; {from})\n  {holds}\n  if not: {means}\n  remedy: {remedy}\n")
     };
-    Ok(CHECKS.iter().map(one).collect::<Vec<_>>().join("\n"))
+    CHECKS.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
 fn as_value(check: &Check) -> serde_json::Value {
@@ -157,7 +163,7 @@ fn as_value(check: &Check) -> serde_json::Value {
 const PREFACE: &str = "\
 # What `courant verify` checks
 
-Written by `courant verify --list --markdown`. `courant verify --help` says how to ask.
+Written by `courant verify --list=markdown`. `courant verify --help` says how to ask.
 
 - *Errors* are what no crash and no delay explains. *Warnings* are what interrupted work leaves behind, or what is late.
 - It can run beside a deployment at work. What is written second is read first, and what must have been there before it is
@@ -168,6 +174,8 @@ Written by `courant verify --list --markdown`. `courant verify --help` says how 
 - It keeps a few pages for each worker, and for each chat which sequences it saw: at most 225 bytes for a chat and 16 for each
   gap, so ten million messages in a hundred thousand chats take some 25 MB. Every item and every event is read once, and for
   each about two others by key.
+- Invariants that data cannot show are kept elsewhere: conditions of writes, the access that pipelines are given
+  (`courant iam`), and the rules of authority that `courant check` applies.
 
 | check | what holds | if not | remedy | from |
 |---|---|---|---|---|
@@ -252,7 +260,8 @@ mod tests {
 
     #[test]
     fn every_check_is_listed() {
-        for text in [list(false, false).unwrap(), list(true, false).unwrap(), list(false, true).unwrap()] {
+        for format in [ListFormat::Text, ListFormat::Json, ListFormat::Markdown] {
+            let text = list(format).unwrap();
             for check in CHECKS {
                 assert!(text.contains(check.id) && text.contains(check.remedy), "{}", check.id);
             }

@@ -199,7 +199,7 @@ impl Reader for LongerReader {
             }
             return Ok(fetched);
         }
-        let mut records = self.appended.split_off((self.at - self.end) as usize);
+        let mut records = self.appended.split_off(usize::try_from(self.at - self.end).unwrap());
         for (offset, record) in (self.at..).zip(&mut records) {
             record.offset = offset;
         }
