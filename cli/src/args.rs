@@ -101,8 +101,8 @@ pub enum Command {
     /// Check what store and log hold against what the design promises, while others use them or at rest.
     ///
     /// Sequences, counters, idempotency keys, events, memberships, watermarks, sessions: `--list` names every check. It reads
-    /// everything and writes nothing. What it reports was wrong when it looked twice: messages under way, late events and
-    /// lagging indexes are waited for (`--grace`). A running process that has the embedded engine open does the work
+    /// everything and writes nothing. Messages under way, late events and lagging indexes are waited for (`--grace`) and
+    /// not reported. A running process that has the embedded engine open does the work
     /// itself and is asked over its admin socket; Ctrl-C ends it there too. Errors end it with 6; warnings, such as what
     /// an interrupted command left behind, do not unless `--strict` is given.
     Verify(Verify),
@@ -295,6 +295,51 @@ pub enum Bench {
     /// On the embedded engine in a new folder beside the configured one, against what the same disk does; on a server
     /// in a new topic, which is removed again.
     Log(ConnectionBenchOptions),
+    /// What delivering asks of `connections.live`: registering, looking up, publishing, at 1, 64 and 1024 in flight.
+    Live(ConnectionBenchOptions),
+    /// Messages from socket to socket: how many are acknowledged and delivered a second, and how long that takes.
+    ///
+    /// Starts the file's pipelines as a server of its own in a new folder beside the configured one, without limits of
+    /// rate, and loads it from this process. 50 chats of 5 members, messages of 200 bytes, one sender in each chat: 1, 16
+    /// and 256 messages in flight altogether, then a fixed 500 messages a second.
+    Chat(ChatBenchOptions),
+    /// What an idle connection costs in memory.
+    Idle(IdleBenchOptions),
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ChatBenchOptions {
+    /// How long to measure, all figures together.
+    #[arg(long, default_value_t = 40)]
+    pub seconds: u32,
+    /// One JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+    /// Chats, with one sender each.
+    #[arg(long, default_value_t = 50)]
+    pub chats: usize,
+    /// Members of each chat, the sender among them; 2 to 1000.
+    #[arg(long, default_value_t = 5)]
+    pub members: usize,
+    /// Have as many in flight for each sender, not altogether.
+    #[arg(long)]
+    pub per_sender: bool,
+    /// Load a server that runs already, such as http://127.0.0.1:8080. Its processor time is then not measured.
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// Measure how cost grows: 1 to 1000 chats of two, then chats of 2 to 1000 members, 256 in flight.
+    #[arg(long, conflicts_with_all = ["chats", "members", "url"])]
+    pub growth: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct IdleBenchOptions {
+    /// How many connections.
+    #[arg(long, default_value_t = 5000)]
+    pub connections: usize,
+    /// One JSON object a line.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Clone, Copy, Args)]

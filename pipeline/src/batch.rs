@@ -23,6 +23,8 @@ pub(crate) enum Verdict {
     Forward,
     To(Output),
     Drop(&'static str),
+    /// All there was to do with it is done.
+    Finish,
     #[allow(clippy::box_collection, reason = "keeps the verdict, and so every slot, two words wide")]
     Replace(Box<Vec<Record>>),
     Fail(Arc<StageError>),
@@ -36,6 +38,7 @@ pub enum Fate<'a> {
     Forward,
     To(Output),
     Dropped(&'static str),
+    Finished,
     Replaced(&'a [Record]),
     Failed(&'a StageError),
     Held,
@@ -77,6 +80,12 @@ impl Slot {
         self.verdict = Verdict::Drop(reason);
     }
 
+    /// Ends the record here as delivered, whatever stages come after: there is nothing left to do with it, such as with
+    /// a command that makes no event.
+    pub fn finish(&mut self) {
+        self.verdict = Verdict::Finish;
+    }
+
     /// Puts any number of records in its place, such as those made with [`Record::derive`]; none at all drops it as
     /// `empty`. Its source learns of its end when all of them have ended.
     pub fn replace(&mut self, records: Vec<Record>) {
@@ -107,6 +116,7 @@ impl Slot {
             Verdict::Forward => Fate::Forward,
             Verdict::To(output) => Fate::To(*output),
             Verdict::Drop(reason) => Fate::Dropped(reason),
+            Verdict::Finish => Fate::Finished,
             Verdict::Replace(records) => Fate::Replaced(records),
             Verdict::Fail(error) => Fate::Failed(error),
             Verdict::Hold => Fate::Held,

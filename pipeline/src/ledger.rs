@@ -82,6 +82,14 @@ impl Ledger {
         self.partitions.entry(partition).or_default().push_back(batch);
     }
 
+    /// Forgets a partition. If it comes back it is as if it had never been there: its positions may then be lower than
+    /// before, and one that is reached again is reported again, since it may never have been committed.
+    pub(crate) fn forget(&mut self, partition: &Partition) {
+        let forgotten = self.partitions.remove(partition).unwrap_or_default();
+        self.outstanding -= forgotten.iter().map(|batch| batch.len()).sum::<usize>();
+        self.committed.remove(partition);
+    }
+
     /// Records held in the queue: under way, or settled behind one that is.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
@@ -145,7 +153,73 @@ mod tests {
         assert!(ledger.settle().is_empty(), "a position is reported once");
     }
 
+    /// What may happen to a partition that several readers share.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Read(usize),
+        Resolve(prop::sample::Index, Disposition),
+        /// Another reader gets as far as this part of what was read, and then the partition comes back.
+        Away(prop::sample::Index),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let fate = prop::sample::select(Disposition::ALL.to_vec());
+        prop_oneof![
+            3 => (1usize..6).prop_map(Step::Read),
+            6 => (any::<prop::sample::Index>(), fate).prop_map(|(at, fate)| Step::Resolve(at, fate)),
+            1 => any::<prop::sample::Index>().prop_map(Step::Away),
+        ]
+    }
+
     proptest! {
+        /// A partition that was away is read from wherever it is by then, and its position stands right before the
+        /// first record that has not ended since it came back: what was read before it went away neither moves it
+        /// nor holds it.
+        #[test]
+        fn a_partition_that_comes_back_begins_anew(steps in prop::collection::vec(step(), 1..60)) {
+            let progress = Arc::new(Progress::default());
+            let mut ledger = Ledger::default();
+            let mut open: Vec<(u64, bool, crate::ack::Ack)> = Vec::new();
+            let mut unsettled = std::collections::BTreeSet::new();
+            let (mut next, mut committed) = (0u64, 0u64);
+            for step in steps {
+                match step {
+                    Step::Read(count) => {
+                        let end = next + count as u64;
+                        let batch =
+                            ReadAcks::new((next + 1..=end).collect(), Vec::new(), Arc::clone(&progress));
+                        for (index, at) in (0..).zip(next..end) {
+                            open.push((at, true, batch.ack(index)));
+                            unsettled.insert(at);
+                        }
+                        ledger.push(partition("0"), batch);
+                        next = end;
+                    }
+                    Step::Resolve(pick, fate) if !open.is_empty() => {
+                        let (at, is_current, ack) = open.swap_remove(pick.index(open.len()));
+                        ack.resolve(fate, None, None);
+                        if is_current && fate != Disposition::Failed {
+                            unsettled.remove(&at);
+                        }
+                    }
+                    Step::Resolve(..) => {}
+                    Step::Away(resume) => {
+                        ledger.forget(&partition("0"));
+                        open.iter_mut().for_each(|(_, is_current, _)| *is_current = false);
+                        unsettled.clear();
+                        next = resume.index(usize::try_from(next).unwrap() + 1) as u64;
+                        committed = next;
+                        prop_assert_eq!(ledger.outstanding(), 0);
+                    }
+                }
+                if let Some(position) = ledger.settle().get(&partition("0")) {
+                    prop_assert!(*position > committed);
+                    committed = *position;
+                }
+                prop_assert_eq!(committed, unsettled.first().copied().unwrap_or(next));
+            }
+        }
+
         /// Whatever the order of dispositions, a committed position never passes a record that is unresolved
         /// or failed, and once everything is resolved it stands right before the first failure.
         #[test]

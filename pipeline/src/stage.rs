@@ -107,6 +107,10 @@ impl ReadBatch {
         self.replies.push(Some(reply));
     }
 
+    pub fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
     pub fn records(&self) -> &Batch {
         &self.records
     }
@@ -129,6 +133,9 @@ impl ReadBatch {
 #[derive(Debug)]
 pub enum Read {
     Batch(ReadBatch),
+    /// Partitions that another reader has now: what was read from them goes on to its end, and its positions are not
+    /// committed any more. One that comes back begins anew, wherever the source says.
+    Gone(Vec<Partition>),
     /// There is no more and never will be; the pipeline finishes.
     End,
 }
@@ -160,7 +167,7 @@ pub trait Source: Send {
     /// Starts at `resume`, or where a new reader starts if it is empty.
     async fn open(&mut self, resume: &Positions) -> Result<(), StageError>;
 
-    /// Waits for records and returns at most `max`, at least one.
+    /// Waits for records and returns at most `max`, at least one, or says that partitions are gone.
     ///
     /// Must be cancel-safe: the runtime drops the future to commit or to stop, and no record may be lost by
     /// that. A retryable error is answered with back-off and another call, any other stops the pipeline.

@@ -1,5 +1,7 @@
 //! How commands of clients come in and are answered: what the ingest sources and the stages behind them share.
 
+mod carry_out;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -8,6 +10,8 @@ use courant_pipeline::intake::{Intake, Requests};
 use courant_pipeline::spec::{BuildContext, Built, Problem, RecordKind};
 use courant_pipeline::stage::{Partition, Positions, Read, ReadBatch};
 use courant_pipeline::{Json, Payload, Record, Slot, Source, StageError};
+
+pub use carry_out::{Carried, DECISIONS, Outcome, Unable, carry_out, keeps_changing, was_done};
 
 /// What a client asks for, as the edge hands it on.
 pub const COMMAND: RecordKind = "command";

@@ -6,8 +6,10 @@
 //!
 //! - [`backends`]: the process's connections, as a stage gets them.
 //! - [`commands`]: how commands come in and are answered.
+//! - [`deliveries`]: frames and whom they are for.
 //! - [`host`]: what a process keeps for its pipelines in local files: dead letters and positions.
 //! - [`jq`]: expressions, the one place that talks to jaq.
+//! - [`metrics`]: what stages count beyond what the runtime counts of each.
 //! - [`rate`]: records per second as people write them.
 
 use courant_pipeline::StageSpec;
@@ -15,9 +17,11 @@ use courant_pipeline::spec::Registry;
 
 pub mod backends;
 pub mod commands;
+pub mod deliveries;
 pub mod host;
 pub mod jq;
 mod lines;
+pub mod metrics;
 pub mod rate;
 pub mod sinks;
 pub mod sources;
@@ -30,16 +34,25 @@ pub static STAGES: &[&StageSpec] = &[
     &sources::dead_letter_read::SPEC,
     &sources::file::SPEC,
     &sources::generate::SPEC,
+    &sources::kafka_consume::SPEC,
     &sources::rest_ingest::SPEC,
     &sources::unpublished::SPEC,
     &sources::ws_ingest::SPEC,
+    &transforms::cache_invalidate::SPEC,
+    &transforms::account_mutate::SPEC,
+    &transforms::chat_mutate::SPEC,
     &transforms::dedupe::SPEC,
+    &transforms::dynamo_persist::SPEC,
     &transforms::filter::SPEC,
     &transforms::map::SPEC,
+    &transforms::membership_resolve::SPEC,
     &transforms::route::SPEC,
     &transforms::throttle::SPEC,
     &sinks::blackhole::SPEC,
+    &sinks::delivery_ack::SPEC,
     &sinks::file::SPEC,
+    &sinks::kafka_publish::SPEC,
+    &sinks::redis_deliver::SPEC,
     &sinks::stdout::SPEC,
 ];
 

@@ -1,5 +1,8 @@
 //! What the stages' tests share: building by parameters and reading verdicts.
 
+pub(crate) mod chat;
+pub(crate) mod faulty;
+
 use std::sync::Arc;
 
 use courant_pipeline::spec::{BuildContext, Built, Part, Problem};
@@ -46,6 +49,7 @@ pub(crate) fn fates(batch: &Batch) -> Vec<String> {
         Fate::Forward => of_record(slot.record()),
         Fate::To(output) => format!("to {output}: {}", of_record(slot.record())),
         Fate::Dropped(reason) => format!("dropped: {reason}"),
+        Fate::Finished => "finished".into(),
         Fate::Replaced(records) => records.iter().map(of_record).collect::<Vec<_>>().join(" + "),
         Fate::Failed(error) => format!("{}: {error}", error.class.name()),
         Fate::Held => "held".into(),
@@ -64,6 +68,7 @@ pub(crate) async fn read(source: &mut dyn Source, max: usize) -> Option<ReadBatc
     match source.read(max).await.unwrap() {
         Read::Batch(batch) => Some(batch),
         Read::End => None,
+        Read::Gone(partitions) => panic!("{partitions:?} are gone"),
     }
 }
 

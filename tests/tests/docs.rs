@@ -139,3 +139,21 @@ fn the_help_is_shown_nowhere_else() {
         assert!(copied.is_empty(), "{}: {copied:?}", page.display());
     }
 }
+
+/// An alert on a metric that nobody counts never fires.
+#[test]
+fn alerts_are_about_metrics_that_there_are() {
+    let read = |path: &str| std::fs::read_to_string(repository().join(path)).unwrap();
+    let names = |text: &str| -> std::collections::BTreeSet<String> {
+        let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
+        words
+            .filter(|word| word.starts_with("courant_"))
+            .map(|word| word.trim_end_matches("_bucket").to_owned())
+            .collect()
+    };
+    let counted = names(&(read("pipeline/src/metrics.rs") + &read("stages/src/metrics.rs")));
+    let watched = names(&read("docs/alerts.yml"));
+    assert!(watched.len() >= 9, "{watched:?}");
+    let unknown: Vec<_> = watched.difference(&counted).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}

@@ -232,10 +232,13 @@ fn drift_on_a_server_is_seen() {
 fn topics_are_created_and_compared_with_what_was_asked_for() {
     let home = home!().with(PIPELINE);
     let created = home.run(&["topics", "create", "--partitions", "4"]);
-    assert_eq!(created.stderr.matches("keeps one copy of topic").count(), 3, "{}", created.stderr);
+    assert_eq!(created.stderr.matches("keeps one copy of topic").count(), 4, "{}", created.stderr);
     assert_eq!(
         created.ok(),
-        lines("created", &["messages.persisted", "memberships.changed", "chats.created"])
+        lines(
+            "created",
+            &["messages.persisted", "memberships.changed", "chats.created", "verifications.requested"]
+        )
     );
     let drift = home.run(&["topics", "drift", "--only", "chats.created"]);
     assert!(
@@ -245,7 +248,7 @@ fn topics_are_created_and_compared_with_what_was_asked_for() {
     );
     assert_eq!(drift.refused(3), "1 topic, 1 difference\n");
     assert!(
-        home.run(&["topics", "drift", "--partitions", "4"]).ok().ends_with("3 topics, as in the model\n")
+        home.run(&["topics", "drift", "--partitions", "4"]).ok().ends_with("4 topics, as in the model\n")
     );
 
     let mut described = json_of(&home.run(&["topics", "describe", "chats.created", "--json"]).ok());

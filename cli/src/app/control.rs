@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use courant_connectors::connections::Connected;
-use courant_edge::{Control, Redrive, RedriveReport, Running, RunningPipeline, VerifyLine};
+use courant_edge::{Component, Control, Redrive, RedriveReport, Running, RunningPipeline, VerifyLine};
 use courant_pipeline::config::{Diagnostic, Diagnostics, Loaded, Severity, Style, Topology};
 use courant_pipeline::health::PipelineHealth;
 use courant_pipeline::metrics::RELOADS;
@@ -17,6 +17,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::components::Components;
 use super::redrive::Redrives;
 use super::verify::Verifications;
 use crate::settings;
@@ -29,6 +30,7 @@ pub(super) struct App {
     stop: CancellationToken,
     redrives: Redrives,
     verifications: Verifications,
+    components: Components,
     /// Held from reading the file until it is applied, so that the last one read is the last one applied.
     reloading: Mutex<()>,
     /// The fingerprint of the files when they were last read, in order or not.
@@ -46,13 +48,26 @@ impl App {
         only: Vec<String>,
         runtime: Runtime,
         metrics: PrometheusHandle,
+        components: Components,
         loaded: &Loaded,
     ) -> Self {
         let stop = CancellationToken::new();
         let reloading = Mutex::default();
         let (files_read, sections) = (AtomicU64::new(loaded.fingerprint), fixed_sections(loaded));
         let (redrives, verifications) = (Redrives::default(), Verifications::default());
-        Self { file, only, runtime, metrics, stop, redrives, verifications, reloading, files_read, sections }
+        Self {
+            file,
+            only,
+            runtime,
+            metrics,
+            stop,
+            redrives,
+            verifications,
+            components,
+            reloading,
+            files_read,
+            sections,
+        }
     }
 
     pub(super) async fn start(&self, loaded: Loaded) {
@@ -153,6 +168,10 @@ fn fixed_sections(loaded: &Loaded) -> BTreeMap<&'static str, serde_json::Value> 
 impl Control for App {
     fn health(&self) -> Vec<PipelineHealth> {
         self.runtime.health()
+    }
+
+    fn components(&self) -> Vec<Component> {
+        self.components.now()
     }
 
     fn metrics(&self) -> String {

@@ -9,6 +9,7 @@ use courant_pipeline::intake::Intake;
 use courant_pipeline::runtime::Host;
 use courant_pipeline::{Services, metrics};
 use courant_stages::host::{DeadLetterStore, PositionFiles};
+use courant_stages::metrics as stage_metrics;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use super::data_folder::DataFolder;
@@ -59,16 +60,19 @@ pub(super) async fn open_folder(config: &RuntimeConfig) -> anyhow::Result<Host> 
 pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
     let seconds = [metrics::STAGE_SECONDS, metrics::RECORD_SECONDS];
     let mut builder = PrometheusBuilder::new();
-    for name in seconds {
+    for name in seconds.into_iter().chain(stage_metrics::SECONDS) {
         builder =
             builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), &metrics::SECONDS_BUCKETS)?;
     }
     let batches = Matcher::Full(metrics::BATCH_RECORDS.to_owned());
+    let per_minute = Matcher::Full(stage_metrics::CHAT_PER_MINUTE.to_owned());
     let handle = builder
         .set_buckets_for_metric(batches, &metrics::BATCH_BUCKETS)?
+        .set_buckets_for_metric(per_minute, &stage_metrics::PER_MINUTE_BUCKETS)?
         .install_recorder()
         .context("cannot install the metrics recorder")?;
     metrics::describe();
+    stage_metrics::describe();
     Ok(handle)
 }
 

@@ -1,5 +1,6 @@
 //! A running process: pipelines, edge and admin socket, from start to drain.
 
+mod components;
 mod control;
 mod data_folder;
 mod host;
@@ -28,6 +29,7 @@ pub use verify::{VerifyUpdate, verify_here};
 
 use crate::args;
 use crate::settings::{LoggingConfig, RuntimeConfig};
+use components::Components;
 use control::App;
 use data_folder::DataFolder;
 
@@ -47,8 +49,9 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
         Some(HttpServer::bind(&loaded.section::<EdgeConfig>("edge")).await?)
     };
     let runtime = Runtime::new(open_host(&loaded).await?);
+    let components = Components::watch(runtime.host().services.get()).await;
     let until_finished = options.until_finished;
-    let app = Arc::new(App::new(file, options.only, runtime, metrics, &loaded));
+    let app = Arc::new(App::new(file, options.only, runtime, metrics, components, &loaded));
     let servers_stop = CancellationToken::new();
     let mut servers = JoinSet::new();
     servers.spawn(admin.run(Arc::clone(&app) as _, servers_stop.clone()));

@@ -1,6 +1,8 @@
 //! `courant bench`: figures as ratios to a limit measured in the same run, because machines differ and are noisy.
 
+pub mod chat;
 mod disk;
+pub mod live;
 mod load;
 pub mod log;
 mod native;

@@ -18,7 +18,9 @@ pub(super) fn run(file: &Path, command: &Bench) -> anyhow::Result<()> {
     let metrics = app::start_metrics()?;
     let (seconds, json) = match command {
         Bench::Runtime(options) => (options.seconds, options.json),
-        Bench::Store(options) | Bench::Log(options) => (options.seconds, options.json),
+        Bench::Store(options) | Bench::Log(options) | Bench::Live(options) => (options.seconds, options.json),
+        Bench::Chat(options) => (options.seconds, options.json),
+        Bench::Idle(options) => (1, options.json),
     };
     let lasting = Duration::from_secs(u64::from(seconds.max(1)));
     let format = if json { Format::JsonLines } else { Format::Table };
@@ -33,6 +35,13 @@ pub(super) fn run(file: &Path, command: &Bench) -> anyhow::Result<()> {
         Bench::Runtime(_) => bench::runtime::run(lasting, report)?,
         Bench::Store(_) => on_a_runtime(store(connections(file)?, lasting, report))?,
         Bench::Log(_) => on_a_runtime(log(connections(file)?, lasting, report))?,
+        Bench::Live(_) => on_a_runtime(live(connections(file)?, lasting, report))?,
+        Bench::Chat(options) => {
+            on_a_runtime(bench::chat::run(file, &connections(file)?, options, lasting, report))?;
+        }
+        Bench::Idle(options) => {
+            on_a_runtime(bench::chat::idle(file, &connections(file)?, options.connections, report))?;
+        }
     }
     Ok(told?)
 }
@@ -73,6 +82,14 @@ async fn log(
     let measured = bench::log::run(log, folder.as_ref().map(TempDir::path), lasting, report).await;
     close(engine).await;
     measured
+}
+
+async fn live(
+    connections: Connections,
+    lasting: Duration,
+    report: impl FnMut(&Figure),
+) -> anyhow::Result<()> {
+    bench::live::run(connections.open_live().await?, lasting, report).await
 }
 
 async fn close(engine: Option<Arc<Engine>>) {

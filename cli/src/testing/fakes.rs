@@ -78,11 +78,11 @@ pub(super) fn stage(topology: &Topology) -> Staged {
         node.policy.buffer = None;
         node.policy.batch.wait = Span::default();
     }
-    (staged.stages[0].spec, staged.stages[0].params) = (&GIVEN, json!({}));
+    replace(&mut staged.stages[0], &GIVEN);
     let mut ends = Vec::new();
     for (index, node) in topology.stages.iter().enumerate() {
         if node.spec.role == Role::Sink {
-            (staged.stages[index].spec, staged.stages[index].params) = (&CAPTURE, json!({}));
+            replace(&mut staged.stages[index], &CAPTURE);
             ends.push(node.name.to_string());
             continue;
         }
@@ -97,6 +97,12 @@ pub(super) fn stage(topology: &Topology) -> Staged {
         }
     }
     Staged { topology: staged, ends }
+}
+
+/// Puts a fake in a stage's place, which touches nothing.
+fn replace(node: &mut StageNode, spec: &'static StageSpec) {
+    (node.spec, node.params) = (spec, json!({}));
+    node.access.clear();
 }
 
 /// The outputs of a stage that no other takes.

@@ -2,7 +2,7 @@
 //!
 //! The pipeline under test runs on the real runtime with its real transforms. Its source is replaced by one that gives
 //! the test's records, its sinks by ones that remember what arrives, and everything runs in one lane so that the order
-//! of what arrives is always the same.
+//! of what arrives is always the same. Transforms that use store, log or live state get new ones for each test.
 
 mod compare;
 mod entry;
@@ -11,9 +11,13 @@ mod fakes;
 use std::sync::Arc;
 use std::time::Duration;
 
+use courant_connectors::connections::{
+    Connected, Connections, EmbeddedConnection, LogConnection, StoreConnection,
+};
 use courant_pipeline::Services;
 use courant_pipeline::config::Topology;
 use courant_pipeline::runtime::{Ending, Host, run_to_end};
+use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 pub use entry::TestEntry;
@@ -52,8 +56,16 @@ pub async fn run(test: &TestEntry, topologies: &[Topology], limit: Duration) -> 
 /// Runs what is on stage, and compares.
 async fn play(test: &TestEntry, staged: &Topology, limit: Duration) -> Outcome {
     let scene = Arc::new(Scene::new(test.given.clone()));
+    let engine = match Engine::for_stages_of(staged).await {
+        Ok(engine) => engine,
+        Err(error) => return Outcome::Failed(format!("cannot make an engine for the test: {error:#}")),
+    };
+    let mut services = Services::default().with(Arc::clone(&scene));
+    if let Some(engine) = &engine {
+        services = services.with(Arc::clone(&engine.connected));
+    }
     let host = Host {
-        services: Services::default().with(Arc::clone(&scene)),
+        services,
         dead_letters: Arc::clone(&scene) as _,
         positions: Arc::clone(&scene) as _,
         drain_deadline: Duration::ZERO,
@@ -62,12 +74,40 @@ async fn play(test: &TestEntry, staged: &Topology, limit: Duration) -> Outcome {
     let Ok(report) = tokio::time::timeout(limit, run_to_end(staged, &host, &stop)).await else {
         return Outcome::Failed(format!("took longer than {limit:?}; --timeout gives it more time"));
     };
+    drop(host);
+    if let Some(engine) = engine {
+        engine.connected.close().await;
+    }
     let mut wrong = Vec::new();
     if let Ending::Failed(failure) = &report.ending {
         wrong.push(format!("the pipeline failed: {failure}"));
     }
     wrong.extend(compare::compare(&test.expect, &scene.happened().await, &report.dispositions));
     if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong.join("\n\n")) }
+}
+
+/// Store, log and live state for one test: new, embedded, and gone after it.
+struct Engine {
+    connected: Arc<Connected>,
+    _folder: TempDir,
+}
+
+impl Engine {
+    /// None if no stage would use it.
+    async fn for_stages_of(staged: &Topology) -> anyhow::Result<Option<Self>> {
+        if staged.stages.iter().all(|stage| stage.access.is_empty()) {
+            return Ok(None);
+        }
+        let folder = tempfile::tempdir()?;
+        let embedded = EmbeddedConnection { path: folder.path().to_owned() };
+        let connections = Connections {
+            store: StoreConnection::Embedded(embedded.clone()),
+            log: LogConnection::Embedded(embedded),
+            ..Connections::default()
+        };
+        let connected = Arc::new(connections.open().await?);
+        Ok(Some(Self { connected, _folder: folder }))
+    }
 }
 
 #[cfg(test)]

@@ -140,7 +140,7 @@ mod tests {
             let connected = connections.open().await.unwrap();
             assert_eq!(connected.engines.len(), 1, "one folder is one engine");
             assert_eq!(connected.store.tables().await.unwrap().len(), 8);
-            assert_eq!(connected.log.topics().await.unwrap().len(), 3);
+            assert_eq!(connected.log.topics().await.unwrap().len(), 4);
             connected.close().await;
         }
     }

@@ -1,9 +1,11 @@
 //! What clients ask to be changed, and what they are answered.
 //!
 //! The edge makes commands of frames and requests, pipelines carry them out, and the answer travels back as the receipt
-//! of the record. A command holds everything its pipeline needs and no secret in the clear: passwords, codes and
-//! tokens come as hashes. Who asks was verified by the edge; what they may do is decided by the stage, against the
-//! store.
+//! of the record. A command holds everything its pipeline needs and no secret that it does not: passwords and tokens come
+//! as hashes, and neither those nor codes are printed for debugging. Who asks was verified by the edge; what they may
+//! do is decided by the stage, against the store.
+
+mod secrets;
 
 use std::time::Duration;
 
@@ -39,6 +41,10 @@ pub enum Command {
 }
 
 impl Command {
+    /// The fields of commands that hold secrets, or what was made of them.
+    pub const SECRETS: [&'static str; 5] =
+        ["password_hash", "code", "refresh_token_hash", "spent_hash", "new_hash"];
+
     /// As pipelines name it: `send_message`.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -155,7 +161,7 @@ pub struct SetRole {
     pub role: Role,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Register {
     /// New; made by the edge.
     pub user_id: UserId,
@@ -169,13 +175,13 @@ pub struct Register {
     pub code_expires_at: Timestamp,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifyPhone {
     pub phone_number: String,
     pub code: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenSession {
     /// New; made by the edge, which has verified the password.
     pub session_id: SessionId,
@@ -187,7 +193,7 @@ pub struct OpenSession {
 }
 
 /// A refresh token is spent for a new one. One that was spent before ends the session.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RotateSession {
     pub session_id: SessionId,
     pub spent_hash: String,

@@ -30,6 +30,13 @@ macro_rules! ids {
             }
         }
 
+        /// So that a map by id can be asked without making one.
+        impl std::borrow::Borrow<str> for $id {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl From<&$id> for crate::store::Value {
             fn from(id: &$id) -> Self {
                 Self::Text(id.0.to_string())

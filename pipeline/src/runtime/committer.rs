@@ -63,6 +63,14 @@ impl Committer {
         self.ledger.push(partition, acks);
     }
 
+    /// Partitions that are read elsewhere now: nothing more is committed for them.
+    pub(crate) fn forget(&mut self, partitions: &[Partition]) {
+        for partition in partitions {
+            self.ledger.forget(partition);
+            self.unsaved.remove(partition);
+        }
+    }
+
     /// Records read and not yet committed, or committed behind one that is not settled.
     pub(crate) fn outstanding(&self) -> usize {
         self.ledger.outstanding()

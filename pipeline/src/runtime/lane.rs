@@ -197,6 +197,7 @@ impl Lane {
             self.forward(index, output, batch);
         }
         leave_out(node, &mut settlement.dropped);
+        settlement.finished.resolve(Disposition::Delivered);
         if let Some((error, records)) = settlement.retrying {
             self.context.complain(node, &error, records);
         }

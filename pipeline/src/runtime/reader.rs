@@ -105,6 +105,10 @@ impl Reader {
                 self.feed(lane, batch).await?;
                 Ok(None)
             }
+            Ok(Read::Gone(partitions)) => {
+                self.committer.forget(&partitions);
+                Ok(None)
+            }
             Ok(Read::End) => Ok(Some(ReadEnd::Ended)),
             Err(error) if error.class == Class::Retry => {
                 let wait = self.retries.next();

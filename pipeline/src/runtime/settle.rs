@@ -29,6 +29,8 @@ pub(crate) struct Settlement {
     pub(crate) outputs: Vec<(Output, Batch)>,
     /// Every verdict in here is a drop.
     pub(crate) dropped: Batch,
+    /// Ended as delivered by the stage itself.
+    pub(crate) finished: Batch,
     pub(crate) dead: Vec<Dead>,
     /// The first of the errors that are going to be retried, and how many there were.
     pub(crate) retrying: Option<(Arc<StageError>, u64)>,
@@ -135,6 +137,10 @@ impl<'a> Pass<'a> {
             },
             Verdict::To(output) => self.go_on(key, output, acked),
             Verdict::Drop(reason) => self.drop(acked, reason),
+            Verdict::Finish => {
+                self.answered += 1;
+                self.settlement.finished.slots.push(acked.into_slot(Verdict::Finish));
+            }
             Verdict::Hold => self.wait(key, acked, trials),
             Verdict::Replace(parts) if parts.is_empty() => self.drop(acked, "empty"),
             Verdict::Replace(parts) => {

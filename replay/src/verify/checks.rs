@@ -146,8 +146,16 @@ checks! {
 
     MEMBERSHIP_CHAT = "membership-chat", Warning, Chats, "ADR-003 section 4.3",
         holds "every membership is of a chat that exists",
-        means "making a large group was interrupted; nobody sees the chat",
+        means "making a large group was given up halfway; nobody sees the chat",
         remedy "remove the memberships";
+    CHAT_FORMED = "chat-formed", Warning, Chats, "decision 6, large groups",
+        holds "no large group is forming any more some time after it was begun",
+        means "making it was interrupted for good; nobody sees the chat",
+        remedy "carry the command out again, or remove the chat and then its memberships";
+    CHAT_COUNTS = "chat-counts", Error, Chats, "decision 6, large groups",
+        holds "a chat counts its members and owners right",
+        means "it grows beyond its limit or refuses members, or loses its last owner",
+        remedy "correct 'member_count' and 'owner_count' while nobody changes its members";
     CHAT_OWNER = "chat-owner", Error, Chats, "ADR-003 section 1.3",
         holds "every chat has an owner",
         means "nobody can hand out roles in the chat",

@@ -50,7 +50,7 @@ async fn check_page(context: Arc<Context>, items: Vec<Item>) -> Result<()> {
     let lookup = |state: &DeliveryState| chat_counters::lookup(&state.chat_id, Consistency::Strong);
     let found = context.reads.get_all(states.iter().map(lookup).collect()).await?;
     for (state, counter) in states.iter().zip(found) {
-        let example = || Example::of(&state.chat_id).with(&state.user_id).at(state.last_acked_sequence);
+        let example = || Example::of(&state.chat_id).with(&state.user_id).at(highest(state));
         match counter.as_ref().map(ChatCounter::from_item) {
             None => {
                 if is_of_no_chat(&context, state).await? {
@@ -58,7 +58,7 @@ async fn check_page(context: Arc<Context>, items: Vec<Item>) -> Result<()> {
                     context.found(&checks::WATERMARK_CHAT, example().saying(detail));
                 }
             }
-            Some(Ok(counter)) if state.last_acked_sequence > counter.sequence_counter => {
+            Some(Ok(counter)) if highest(state) > counter.sequence_counter => {
                 let detail = format!("acknowledged, and the counter is at {}", counter.sequence_counter);
                 context.found(&checks::WATERMARK_BOUND, example().saying(detail));
             }
@@ -67,6 +67,11 @@ async fn check_page(context: Arc<Context>, items: Vec<Item>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What has arrived or was read.
+fn highest(state: &DeliveryState) -> u64 {
+    state.last_acked_sequence.max(state.read_sequence)
 }
 
 /// Whether the chat is missing and not only its counter, and the watermark is still there.

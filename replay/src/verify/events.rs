@@ -151,7 +151,7 @@ fn decode<P: Payload>(
     for record in records {
         let wrong = match Event::<P>::decode(record) {
             Ok(event) => {
-                let chat = event.payload.chat_id().clone();
+                let chat = ChatId::from(event.payload.key());
                 if record.key.as_deref() == Some(chat.as_str().as_bytes()) {
                     if context.covers(digest(&chat)) {
                         events.push((record.offset, event));

@@ -223,6 +223,8 @@ static PHASES: &[Phase] = &[
             &checks::READABLE,
             &checks::ITEM_SIZE,
             &checks::COUNTER_EXISTS,
+            &checks::CHAT_FORMED,
+            &checks::CHAT_COUNTS,
             &checks::CHAT_OWNER,
             &checks::DIRECT_PAIR,
         ],

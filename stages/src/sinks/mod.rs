@@ -1,5 +1,8 @@
 //! Where records end.
 
 pub mod blackhole;
+pub mod delivery_ack;
 pub mod file;
+pub mod kafka_publish;
+pub mod redis_deliver;
 pub mod stdout;

@@ -3,6 +3,7 @@
 pub mod dead_letter_read;
 pub mod file;
 pub mod generate;
+pub mod kafka_consume;
 pub mod rest_ingest;
 pub mod unpublished;
 pub mod ws_ingest;

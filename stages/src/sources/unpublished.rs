@@ -199,12 +199,11 @@ impl Open {
     ) -> Result<Self, StageError> {
         let topic = Topic::from(messages_persisted::NAME);
         let failed = |error| log_error("find where to read the log", error);
-        let read_to: Offsets = match since {
-            Some(since) => log.offsets_at(&topic, since).await.map_err(failed)?,
-            None => {
-                let marks = log.watermarks(&topic).await.map_err(failed)?;
-                (0..).zip(marks).map(|(at, marks)| (TopicPartition::new(&topic, at), marks.low)).collect()
-            }
+        let read_to: Offsets = if let Some(since) = since {
+            log.offsets_at(&topic, since).await.map_err(failed)?
+        } else {
+            let marks = log.watermarks(&topic).await.map_err(failed)?;
+            (0..).zip(marks).map(|(at, marks)| (TopicPartition::new(&topic, at), marks.low)).collect()
         };
         let reader =
             log.read_from(read_to.clone()).await.map_err(|error| log_error("read the log", error))?;

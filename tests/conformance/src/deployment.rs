@@ -86,8 +86,11 @@ async fn user(store: &dyn Store) -> UserId {
         session_id: SessionId::generate(),
         user_id: user_id.clone(),
         device_id: "dev_1".into(),
+        device_name: None,
         refresh_token_hash: "hash".to_owned(),
+        spent: Vec::new(),
         created_at: now,
+        last_used_at: now,
         expires_at: now.plus(Duration::from_secs(7200)),
     };
     sessions::create(store, &session).await.unwrap();

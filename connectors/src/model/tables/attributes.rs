@@ -33,6 +33,17 @@ impl<'a> Attributes<'a> {
         parse(text).ok_or_else(|| self.damaged(&format!("'{name}' is '{text}', which has no meaning")))
     }
 
+    /// A list of nothing but text.
+    pub(super) fn texts(self, name: &str) -> Result<Vec<String>> {
+        let value = self.value(name)?;
+        let Value::List(values) = value else { return Err(self.other_kind(name, value, "a list")) };
+        let text = |value: &Value| match value {
+            Value::Text(text) => Ok(text.clone()),
+            other => Err(self.other_kind(name, other, "a list of text")),
+        };
+        values.iter().map(text).collect()
+    }
+
     pub(super) fn u64(self, name: &str) -> Result<u64> {
         let value = self.value(name)?;
         value.as_u64().ok_or_else(|| self.other_kind(name, value, "a whole number from zero up"))
@@ -63,7 +74,7 @@ impl<'a> Attributes<'a> {
         self.damaged(&format!("'{name}' is {} and not {expected}", value.kind()))
     }
 
-    fn damaged(self, what: &str) -> StoreError {
+    pub(super) fn damaged(self, what: &str) -> StoreError {
         let keys = self.schema.key_names(None).map(|name| match self.item.get(name) {
             Some(Value::Text(text)) => format!("{name} '{text}'"),
             Some(Value::Number(number)) => format!("{name} {number}"),

@@ -55,9 +55,43 @@ impl Role {
         }
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         [Self::Owner, Self::Admin, Self::Member].into_iter().find(|role| role.as_str() == text)
     }
+}
+
+/// What happened to somebody's membership.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeType {
+    Added,
+    Removed,
+    RoleChanged,
+}
+
+impl ChangeType {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "added",
+            Self::Removed => "removed",
+            Self::RoleChanged => "role_changed",
+        }
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        [Self::Added, Self::Removed, Self::RoleChanged].into_iter().find(|change| change.as_str() == text)
+    }
+}
+
+/// A change of somebody's membership, as its chat remembers it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub user_id: UserId,
+    pub change_type: ChangeType,
+    /// After the change; of somebody who was removed, the last one.
+    pub role: Role,
+    pub by: UserId,
+    pub at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,6 +174,21 @@ pub fn add_write(membership: &Membership) -> Write {
     Write::put(TABLE, membership.to_item()).only_if(Condition::missing("user_id"))
 }
 
+/// A member of a group that is forming. Without a condition: writing the same group again changes nothing, and a
+/// group that has formed is closed to this by [`still_forming`](super::chats::still_forming).
+pub fn stage_write(membership: &Membership) -> Write {
+    Write::put(TABLE, membership.to_item())
+}
+
+/// Part of a transaction that rests on somebody's role: it fails if that has changed meanwhile.
+pub fn still_has_role(chat: &ChatId, user: &UserId, role: Role) -> Write {
+    Write::Check { table: TABLE, key: key(chat, user), condition: has_role(role) }
+}
+
+fn has_role(role: Role) -> Condition {
+    Condition::equals("role", role.as_str())
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
     Now,
@@ -157,6 +206,11 @@ pub fn remove_write(chat: &ChatId, user: &UserId) -> Write {
     Write::delete(TABLE, key(chat, user))
 }
 
+/// Part of a transaction that counted on the member's role.
+pub fn remove_from_role_write(chat: &ChatId, user: &UserId, role: Role) -> Write {
+    remove_write(chat, user).only_if(has_role(role))
+}
+
 /// Remove member. The membership that there was, or `None` if there was none.
 pub async fn remove(store: &dyn WriteStore, chat: &ChatId, user: &UserId) -> Result<Option<Membership>> {
     let old = store.write(remove_write(chat, user), Returning::Old, Durability::Synced).await?;
@@ -167,6 +221,11 @@ pub fn set_role_write(chat: &ChatId, user: &UserId, role: Role) -> Write {
     // Without the condition, a member who was removed meanwhile would come back.
     Write::update(TABLE, key(chat, user), Update::new().set("role", role.as_str()))
         .only_if(Condition::exists("user_id"))
+}
+
+/// Part of a transaction that counted on the member's role.
+pub fn change_role_write(chat: &ChatId, user: &UserId, from: Role, to: Role) -> Write {
+    set_role_write(chat, user, to).only_if(has_role(from))
 }
 
 /// The membership with its new role; `None` if they are not a member.
@@ -222,6 +281,22 @@ mod tests {
         let changed = set_role(&store, &"chat_1".into(), &"user_1".into(), Role::Owner).await.unwrap();
         assert_eq!(changed, None);
         assert!(!condition_of(&store.asked()[0]).holds(None), "who was removed does not come back");
+    }
+
+    #[test]
+    fn what_rests_on_a_role_fails_with_another_one() {
+        let (chat, user) = ("chat_1".into(), "user_1".into());
+        let writes = [
+            still_has_role(&chat, &user, Role::Admin),
+            remove_from_role_write(&chat, &user, Role::Admin),
+            change_role_write(&chat, &user, Role::Admin, Role::Owner),
+        ];
+        let owner = Membership { role: Role::Owner, ..membership() };
+        for condition in writes.iter().map(|write| write.condition().unwrap()) {
+            assert!(condition.holds(Some(&membership().to_item())));
+            assert!(!condition.holds(Some(&owner.to_item())));
+            assert!(!condition.holds(None));
+        }
     }
 
     #[tokio::test]

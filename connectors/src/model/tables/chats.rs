@@ -1,5 +1,11 @@
 //! Table `chats`: what a chat is called and of which type. Its members are in `chat_memberships`, its counter in
 //! `chat_counters`: each has traffic of its own.
+//!
+//! Beyond the documented attributes an item says how many members and owners there are and what changed last about
+//! them ([`ChatState`]). A large group is *forming* while its members are being written: it is hidden from every
+//! function here but those that make it.
+
+mod state;
 
 use std::borrow::Cow;
 
@@ -13,7 +19,17 @@ use crate::store::{
     Stream, TableSchema, Update, Write, WriteStore,
 };
 
+pub use state::{
+    ChatState, Roster, abandon_write, begin_write, change_write, count_write, create_counted_write,
+    form_write, state_lookup, still_absent, still_forming,
+};
+
 const TABLE: Name = Name::new_static("chats");
+
+/// People in a group, whoever made it among them.
+pub const MAX_MEMBERS: u32 = 1000;
+/// Bytes of a name: more than anybody reads, and little beside an item.
+pub const MAX_NAME: usize = 256;
 
 pub static SCHEMA: TableSchema = TableSchema {
     name: TABLE,
@@ -90,16 +106,22 @@ pub fn lookup(chat: &ChatId) -> Get {
 
 /// Get chat metadata. Eventual: worst case, a new name shows a moment later.
 pub async fn get(store: &dyn ReadStore, chat: &ChatId) -> Result<Option<Chat>> {
-    store.get(lookup(chat)).await?.as_ref().map(Chat::from_item).transpose()
+    store.get(lookup(chat)).await?.as_ref().and_then(visible).transpose()
 }
 
 /// Several chats at once, found or not in the order asked.
 pub async fn get_many(store: &dyn ReadStore, chats: &[ChatId]) -> Result<Vec<Option<Chat>>> {
     let found = store.batch_get(chats.iter().map(lookup).collect()).await?;
-    found.iter().map(|item| item.as_ref().map(Chat::from_item).transpose()).collect()
+    found.iter().map(|item| item.as_ref().and_then(visible).transpose()).collect()
 }
 
-/// Part of a transaction with the chat's counter and its members: a chat without a counter cannot be written to.
+/// The chat, unless it is forming.
+fn visible(item: &Item) -> Option<Result<Chat>> {
+    (!state::is_forming(item)).then(|| Chat::from_item(item))
+}
+
+/// Part of a transaction with the chat's counter and its members: a chat without a counter cannot be written to. Its
+/// members are counted when they first change; [`create_counted_write`] says how many they are.
 pub fn create_write(chat: &Chat) -> Write {
     Write::put(TABLE, chat.to_item()).only_if(Condition::missing("chat_id"))
 }
@@ -107,7 +129,7 @@ pub fn create_write(chat: &Chat) -> Write {
 pub fn rename_write(chat: &ChatId, name: &str, now: Timestamp) -> Write {
     let update = Update::new().set("name", name).set("updated_at", now);
     // An update makes an item where there is none, which would be a chat with nothing but a name.
-    Write::update(TABLE, Key::new("chat_id", chat), update).only_if(Condition::exists("chat_id"))
+    Write::update(TABLE, Key::new("chat_id", chat), update).only_if(state::has_formed())
 }
 
 /// The chat with its new name; `None` if there is no such chat.

@@ -30,6 +30,8 @@ pub struct DeliveryState {
     pub user_id: UserId,
     pub chat_id: ChatId,
     pub last_acked_sequence: u64,
+    /// Up to where the user has read, where a client tells; beyond the documented attributes, and zero if absent.
+    pub read_sequence: u64,
     pub updated_at: Timestamp,
 }
 
@@ -39,6 +41,7 @@ impl DeliveryState {
             .with("user_id", &self.user_id)
             .with("chat_id", &self.chat_id)
             .with("last_acked_sequence", self.last_acked_sequence)
+            .with_some("read_sequence", (self.read_sequence > 0).then_some(self.read_sequence))
             .with("updated_at", self.updated_at)
     }
 
@@ -48,6 +51,7 @@ impl DeliveryState {
             user_id: item.id("user_id")?,
             chat_id: item.id("chat_id")?,
             last_acked_sequence: item.u64("last_acked_sequence")?,
+            read_sequence: item.optional("read_sequence", Attributes::u64)?.unwrap_or(0),
             updated_at: item.time("updated_at")?,
         })
     }
@@ -153,7 +157,22 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_unix_millis(1_769_783_400_000);
 
     fn state(chat: &str, last_acked_sequence: u64) -> DeliveryState {
-        DeliveryState { user_id: "user_1".into(), chat_id: chat.into(), last_acked_sequence, updated_at: NOW }
+        DeliveryState {
+            user_id: "user_1".into(),
+            chat_id: chat.into(),
+            last_acked_sequence,
+            read_sequence: 0,
+            updated_at: NOW,
+        }
+    }
+
+    #[test]
+    fn a_read_mark_may_be_there() {
+        let read = DeliveryState { read_sequence: 4, ..state("chat_1", 5) };
+        for state in [read, state("chat_1", 5)] {
+            assert_eq!(DeliveryState::from_item(&state.to_item()).unwrap(), state);
+        }
+        assert_eq!(state("chat_1", 5).to_item().get("read_sequence"), None);
     }
 
     #[tokio::test]

@@ -33,7 +33,10 @@ const PATTERNS: &[Row] = &[
     (QuickReference, "get user by id", "users::get", &["users GetItem eventual"]),
     (QuickReference, "find user by phone", "users::by_phone", &["users/phone_number-index Query eventual"]),
     (Beyond, "get several users", "users::get_many", &["users BatchGetItem eventual"]),
-    (Beyond, "register user", "users::create", &["users PutItem conditional"]),
+    (Beyond, "who registered a phone", "users::owner_of_phone", &["users GetItem strong"]),
+    (Beyond, "sign in by phone", "users::credentials", &["users GetItem strong", "users GetItem strong"]),
+    (Beyond, "verify a phone", "users::registered", &["users GetItem strong", "users GetItem strong"]),
+    (Beyond, "make user", "users::create", &["users PutItem conditional"]),
     (Beyond, "edit user", "users::edit", &["users UpdateItem conditional"]),
 
     (QuickReference, "get chat metadata", "chats::get", &["chats GetItem eventual"]),
@@ -77,6 +80,9 @@ const PATTERNS: &[Row] = &[
     (QuickReference, "validate session", "sessions::validate", &["sessions GetItem eventual"]),
     (QuickReference, "list user sessions", "sessions::of_user",
         &["sessions/user_sessions-index Query eventual"]),
+    (Beyond, "change session", "sessions::current", &["sessions GetItem strong"]),
+    (Beyond, "list sessions of a device", "sessions::of_device",
+        &["sessions/user_sessions-index Query eventual"]),
     (Dataflow, "revoke session", "sessions::revoke", &["sessions DeleteItem"]),
     (Dataflow, "revoke all sessions", "sessions::revoke_all",
         &["sessions/user_sessions-index Query eventual", "sessions BatchWriteItem"]),
@@ -107,8 +113,11 @@ fn session() -> sessions::Session {
         session_id: "sess_1".into(),
         user_id: user(),
         device_id: "dev_1".into(),
+        device_name: None,
         refresh_token_hash: "hash".to_owned(),
+        spent: Vec::new(),
         created_at: NOW,
+        last_used_at: NOW,
         expires_at: NOW,
     }
 }
@@ -141,7 +150,7 @@ fn membership() -> Membership {
 }
 
 fn rotation() -> sessions::Rotation {
-    sessions::Rotation { spent_hash: "hash".to_owned(), new_hash: "next".to_owned(), expires_at: NOW }
+    sessions::Rotation { new_hash: "next".to_owned(), at: NOW, expires_at: NOW }
 }
 
 /// A page of the one item that a function goes on from.
@@ -166,6 +175,9 @@ const CALLS: &[(&str, Call)] = calls! {
     users::get |store| users::get(store, &user());
     users::by_phone |store| users::by_phone(store, "+41791234567");
     users::get_many |store| users::get_many(store, &[user()]);
+    users::owner_of_phone |store| users::owner_of_phone(store, "+41791234567");
+    users::credentials |store| users::credentials(store, "+41791234567");
+    users::registered |store| users::registered(store, "+41791234567");
     users::create |store| users::create(store, &a_user());
     users::edit |store| users::edit(store, &user(), users::Edit::PhoneVerified, NOW);
     chats::get |store| chats::get(store, &chat());
@@ -195,8 +207,10 @@ const CALLS: &[(&str, Call)] = calls! {
     delivery_state::unread_of_user |store| delivery_state::unread_of_user(store, &user(), None, None);
     sessions::validate |store| sessions::validate(store, &SessionId::from("sess_1"), NOW);
     sessions::of_user |store| sessions::of_user(store, &user(), None, None);
+    sessions::current |store| sessions::current(store, &SessionId::from("sess_1"), NOW);
+    sessions::of_device |store| sessions::of_device(store, &user(), &"dev_1".into());
     sessions::create |store| sessions::create(store, &session());
-    sessions::rotate |store| sessions::rotate(store, &SessionId::from("sess_1"), &rotation());
+    sessions::rotate |store| sessions::rotate(store, &session(), &rotation());
     sessions::revoke |store| sessions::revoke(store, &SessionId::from("sess_1"));
     sessions::revoke_all |store| sessions::revoke_all(store, &user());
 };
@@ -207,9 +221,14 @@ fn store_for(function: &str) -> RecordingStore {
         user_id: user(),
         chat_id: chat(),
         last_acked_sequence: 1,
+        read_sequence: 0,
         updated_at: NOW,
     };
     RecordingStore::answering(match function {
+        "users::credentials" | "users::registered" => {
+            let reserved = crate::store::Item::new().with("user_id", "phone#+41791234567");
+            vec![Answer::Item(Some(reserved.with("owner_id", &user())))]
+        }
         "sessions::revoke_all" => vec![page(session().to_item())],
         "delivery_state::unread_of_user" => vec![page(state.to_item())],
         _ => Vec::new(),

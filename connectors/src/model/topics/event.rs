@@ -1,21 +1,23 @@
 //! What all events have in common: the envelope, and how it becomes a record of the log and back.
 //!
-//! The type says which event it is and the payload which chat, so neither can be wrong in an [`Event`]; they are
+//! The type says which event it is and the payload what it is about, so neither can be wrong in an [`Event`]; they are
 //! written out for readers in other languages, and checked when an event is read.
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use ulid::Ulid;
 
 use crate::log::{LogRecord, NewRecord};
-use crate::model::{ChatId, EventId, Timestamp};
+use crate::model::{EventId, Timestamp};
 
 /// What an event tells.
 pub trait Payload: Serialize + DeserializeOwned {
     const EVENT_TYPE: &'static str;
 
-    /// Decides the partition: what happens in one chat is read in order.
-    fn chat_id(&self) -> &ChatId;
+    /// The chat or user it is about. Decides the partition: what happens to one of them is read in order.
+    fn key(&self) -> &str;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,8 +35,8 @@ pub enum EventError {
     Malformed { expected: &'static str, source: serde_json::Error },
     #[error("the record is a '{found}' event and not a {expected}; look at which topic is read")]
     OtherType { expected: &'static str, found: String },
-    #[error("the {expected} event of chat '{chat}' has the partition key '{partition_key}'")]
-    OtherChat { expected: &'static str, chat: ChatId, partition_key: String },
+    #[error("the {expected} event of '{key}' has the partition key '{partition_key}'")]
+    OtherKey { expected: &'static str, key: String, partition_key: String },
 }
 
 /// The event as it is written. The order of the fields is the documented one.
@@ -43,7 +45,7 @@ struct Written<'a, P> {
     event_type: &'static str,
     event_id: &'a EventId,
     event_time: Timestamp,
-    partition_key: &'a ChatId,
+    partition_key: &'a str,
     payload: &'a P,
 }
 
@@ -65,35 +67,40 @@ struct TypeOnly {
 
 impl<P: Payload> Event<P> {
     pub fn encode(&self) -> NewRecord {
-        let chat = self.payload.chat_id();
+        let key = self.payload.key();
         let written = Written {
             event_type: P::EVENT_TYPE,
             event_id: &self.event_id,
             event_time: self.event_time,
-            partition_key: chat,
+            partition_key: key,
             payload: &self.payload,
         };
         let payload = serde_json::to_vec(&written).expect("an event has text keys, so it has a JSON form");
         NewRecord {
-            key: Some(Bytes::copy_from_slice(chat.as_str().as_bytes())),
+            key: Some(Bytes::copy_from_slice(key.as_bytes())),
             payload: payload.into(),
             headers: Vec::new(),
         }
     }
 
     pub fn decode(record: &LogRecord) -> Result<Self, EventError> {
+        Self::from_json(&record.payload)
+    }
+
+    /// Reads the event as it stands in the log.
+    pub fn from_json(event: &[u8]) -> Result<Self, EventError> {
         let expected = P::EVENT_TYPE;
-        let read: Read<P> = match serde_json::from_slice(&record.payload) {
+        let read: Read<P> = match serde_json::from_slice(event) {
             Ok(read) => read,
-            Err(source) => return Err(Self::explain(&record.payload, source)),
+            Err(source) => return Err(Self::explain(event, source)),
         };
         if read.event_type != expected {
             return Err(EventError::OtherType { expected, found: read.event_type });
         }
-        let chat = read.payload.chat_id();
-        if chat.as_str() != read.partition_key {
-            let chat = chat.clone();
-            return Err(EventError::OtherChat { expected, chat, partition_key: read.partition_key });
+        let key = read.payload.key();
+        if key != read.partition_key {
+            let key = key.to_owned();
+            return Err(EventError::OtherKey { expected, key, partition_key: read.partition_key });
         }
         Ok(Self { event_id: read.event_id, event_time: read.event_time, payload: read.payload })
     }
@@ -108,6 +115,19 @@ impl<P: Payload> Event<P> {
             _ => EventError::Malformed { expected, source },
         }
     }
+}
+
+/// The id of what happened at a moment to something: the same whenever it is told again.
+pub(super) fn derived_id(at: Timestamp, what: &[&str]) -> EventId {
+    let mut hash = Sha256::new();
+    for part in what {
+        // The length goes first, so that no two lists of parts are the same text.
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    let mut random = [0; 16];
+    random.copy_from_slice(&hash.finalize()[..16]);
+    EventId::from(format!("evt_{}", Ulid::from_parts(at.unix_millis(), u128::from_be_bytes(random))))
 }
 
 #[cfg(test)]
@@ -135,7 +155,7 @@ pub(super) mod testing {
         let compact: serde_json::Value = serde_json::from_str(documented).unwrap();
         let written = event.encode();
         assert_eq!(std::str::from_utf8(&written.payload).unwrap(), compact.to_string());
-        assert_eq!(written.key.as_deref(), Some(event.payload.chat_id().as_str().as_bytes()));
+        assert_eq!(written.key.as_deref(), Some(event.payload.key().as_bytes()));
         assert_eq!(&Event::decode(&record(documented.to_owned())).unwrap(), event);
     }
 }
@@ -160,11 +180,22 @@ mod tests {
         let elsewhere =
             changed.replace("\"partition_key\": \"chat_abc123\"", "\"partition_key\": \"chat_x\"");
         let error = MembershipChanged::decode(&record(elsewhere)).unwrap_err().to_string();
-        assert_eq!(error, "the MembershipChanged event of chat 'chat_abc123' has the partition key 'chat_x'");
+        assert_eq!(error, "the MembershipChanged event of 'chat_abc123' has the partition key 'chat_x'");
         // the payload would fit, the type does not
         let renamed = changed.replace("MembershipChanged", "MembershipForgotten");
         let error = MembershipChanged::decode(&record(renamed)).unwrap_err();
         assert!(matches!(error, EventError::OtherType { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_derived_id_is_of_its_moment_and_of_what_happened() {
+        let at = Timestamp::from_unix_millis(1_769_783_400_000);
+        let id = derived_id(at, &["chat_1", "user_1"]);
+        assert_eq!(id, derived_id(at, &["chat_1", "user_1"]));
+        assert_ne!(id, derived_id(at, &["chat_1u", "ser_1"]));
+        assert_ne!(id, derived_id(Timestamp::from_unix_millis(1), &["chat_1", "user_1"]));
+        let ulid = Ulid::from_string(id.as_str().strip_prefix("evt_").unwrap()).unwrap();
+        assert_eq!(ulid.timestamp_ms(), at.unix_millis());
     }
 
     #[test]

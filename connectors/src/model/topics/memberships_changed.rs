@@ -3,9 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::event::{Event, Payload};
+use super::event::{Event, Payload, derived_id};
 use crate::log::TopicSpec;
-use crate::model::tables::chat_memberships::Role;
+pub use crate::model::tables::chat_memberships::ChangeType;
+use crate::model::tables::chat_memberships::{Change, Role};
 use crate::model::{ChatId, UserId};
 
 pub const NAME: &str = "memberships.changed";
@@ -26,19 +27,27 @@ pub struct ChangedMembership {
     pub changed_by: UserId,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ChangeType {
-    Added,
-    Removed,
-    RoleChanged,
-}
-
 impl Payload for ChangedMembership {
     const EVENT_TYPE: &'static str = "MembershipChanged";
 
-    fn chat_id(&self) -> &ChatId {
-        &self.chat_id
+    fn key(&self) -> &str {
+        self.chat_id.as_str()
+    }
+}
+
+impl MembershipChanged {
+    /// The event of a change as the chat remembers it: the same each time.
+    pub fn of(chat_id: ChatId, change: Change) -> Self {
+        let what = [chat_id.as_str(), change.user_id.as_str(), change.change_type.as_str()];
+        let event_id = derived_id(change.at, &what);
+        let payload = ChangedMembership {
+            chat_id,
+            user_id: change.user_id,
+            change_type: change.change_type,
+            role: change.role,
+            changed_by: change.by,
+        };
+        Self { event_id, event_time: change.at, payload }
     }
 }
 
@@ -67,17 +76,16 @@ mod tests {
 
     #[test]
     fn written_as_documented() {
-        let event = MembershipChanged {
-            event_id: "evt_01HQX".into(),
-            event_time: Timestamp::from_unix_millis(1_769_783_400_000),
-            payload: ChangedMembership {
-                chat_id: "chat_abc123".into(),
-                user_id: "user_789".into(),
-                change_type: ChangeType::Added,
-                role: Role::Member,
-                changed_by: "user_456".into(),
-            },
+        let change = Change {
+            user_id: "user_789".into(),
+            change_type: ChangeType::Added,
+            role: Role::Member,
+            by: "user_456".into(),
+            at: Timestamp::from_unix_millis(1_769_783_400_000),
         };
+        let event = MembershipChanged::of("chat_abc123".into(), change.clone());
+        assert_eq!(event, MembershipChanged::of("chat_abc123".into(), change));
+        let event = MembershipChanged { event_id: "evt_01HQX".into(), ..event };
         assert_written_as(&event, MembershipChanged::EXAMPLE);
         let words = [ChangeType::Added, ChangeType::Removed, ChangeType::RoleChanged];
         assert_eq!(serde_json::to_string(&words).unwrap(), r#"["added","removed","role_changed"]"#);

@@ -29,8 +29,8 @@ pub struct PersistedMessage {
 impl Payload for PersistedMessage {
     const EVENT_TYPE: &'static str = "MessagePersisted";
 
-    fn chat_id(&self) -> &ChatId {
-        &self.chat_id
+    fn key(&self) -> &str {
+        self.chat_id.as_str()
     }
 }
 

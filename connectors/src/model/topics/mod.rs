@@ -1,13 +1,15 @@
 //! The topics, one file each: the event that is in it, and how the topic is kept.
 //!
-//! An event tells of what the store holds already. Records are keyed by chat, so that what happened in a chat is read
-//! in order. The JSON is the documented one, field by field, since programs that are not ours read it too.
+//! An event tells of what the store holds already. Records are keyed by chat, or by user where there is none, so that
+//! what happened to one of them is read in order. The JSON is the documented one, field by field, since programs that
+//! are not ours read it too.
 
 mod event;
 
 pub mod chats_created;
 pub mod memberships_changed;
 pub mod messages_persisted;
+pub mod verifications_requested;
 
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ pub use chats_created::ChatCreated;
 pub use event::{Event, EventError, Payload};
 pub use memberships_changed::MembershipChanged;
 pub use messages_persisted::MessagePersisted;
+pub use verifications_requested::VerificationRequested;
 
 use crate::log::{Retention, Topic, TopicSpec};
 
@@ -26,8 +29,13 @@ const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 const REPLICATION: u16 = 3;
 
 /// Every topic of the product, as it is to be created.
-pub fn all() -> [TopicSpec; 3] {
-    [messages_persisted::spec(), memberships_changed::spec(), chats_created::spec()]
+pub fn all() -> [TopicSpec; 4] {
+    [
+        messages_persisted::spec(),
+        memberships_changed::spec(),
+        chats_created::spec(),
+        verifications_requested::spec(),
+    ]
 }
 
 fn spec(name: &str) -> TopicSpec {
@@ -47,9 +55,13 @@ mod tests {
     fn topics_are_kept_as_documented() {
         let topics = all();
         let names: Vec<_> = topics.iter().map(|topic| topic.name.as_str()).collect();
-        assert_eq!(names, ["messages.persisted", "memberships.changed", "chats.created"]);
+        assert_eq!(
+            names,
+            ["messages.persisted", "memberships.changed", "chats.created", "verifications.requested"]
+        );
         for topic in topics {
-            assert_eq!(topic.retention.age, Some(Duration::from_secs(604_800)), "{}", topic.name);
+            let kept = if topic.name.as_str() == "verifications.requested" { 3600 } else { 604_800 };
+            assert_eq!(topic.retention.age, Some(Duration::from_secs(kept)), "{}", topic.name);
             assert_eq!(topic.replication, 3, "{}", topic.name);
         }
     }

@@ -161,6 +161,7 @@ impl Mischief {
                 self.world.dropped.lock().unwrap().insert(n);
                 slot.drop_as("odd");
             }
+            "finish" => slot.finish(),
             "panic" if self.fails_now(n) => panic!("cannot stand {n}"),
             "swap" => *slot.record_mut() = slot.record().derive(n.to_string()),
             "hold" if self.fails_now(n) => slot.hold(),

@@ -69,6 +69,15 @@ async fn a_rejected_record_becomes_a_dead_letter_and_does_not_stop_its_lane() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_stage_finishes_is_delivered_and_goes_no_further() {
+    let world = Arc::new(World::default());
+    let finish = json!({"act": "finish", "every": 10, "at": 5});
+    let topology = numbers(&world, 50, 1, 50).mischief("done", finish).collect("sink").done();
+    assert_eq!(finished(&run(&world, &topology).await), Tally { delivered: 50, ..Tally::default() });
+    assert_eq!(world.arrived_at("sink").len(), 45);
+}
+
+#[tokio::test(start_paused = true)]
 async fn drop_counts_instead_of_keeping() {
     let world = Arc::new(World::default());
     let reject = json!({"act": "reject", "every": 10, "at": 5});

@@ -10,7 +10,7 @@ use courant_connectors::embedded::{Engine, Options as EngineOptions};
 use courant_connectors::log::{AdminLog, NewRecord, WriteLog};
 use courant_connectors::model::tables::chat_counters::{self, ChatCounter};
 use courant_connectors::model::tables::chat_memberships::{self, Membership, Role};
-use courant_connectors::model::tables::chats::{self, Chat, ChatType};
+use courant_connectors::model::tables::chats::{self, Chat, ChatType, Roster};
 use courant_connectors::model::tables::idempotency_keys::{self, BodyHash, IdempotencyKey};
 use courant_connectors::model::tables::messages::{self, Message};
 use courant_connectors::model::tables::sessions::{self, Session};
@@ -77,6 +77,7 @@ impl World {
         old.created_at = before(now(), 8 * DAY);
         world.store(messages::put_write(&old)).await;
         world.publish(&old).await;
+        world.count_members(&pair, Roster { members: 2, owners: 1 }).await;
         for (user, sequence) in [(&ann, 5), (&ben, 2)] {
             delivery_state::advance(&*world.engine, user, &team, sequence, now()).await.unwrap();
         }
@@ -176,6 +177,11 @@ impl World {
         (self.chat(ChatType::Group, &[&user]).await, user)
     }
 
+    /// Writes down how many are in a chat.
+    pub(super) async fn count_members(&self, chat: &ChatId, roster: Roster) {
+        self.store(chats::count_write(chat, roster)).await;
+    }
+
     pub(super) async fn allocate(&self, chat: &ChatId) -> u64 {
         *chat_counters::allocate(&*self.engine, chat, NonZeroU32::MIN, now()).await.unwrap().start()
     }
@@ -241,8 +247,11 @@ impl World {
             session_id: session_id.clone(),
             user_id: user.clone(),
             device_id: "dev_1".into(),
+            device_name: None,
             refresh_token_hash: "hash".to_owned(),
+            spent: Vec::new(),
             created_at: now(),
+            last_used_at: now(),
             expires_at: now().plus(DAY),
         };
         sessions::create(&*self.engine, &session).await.unwrap();

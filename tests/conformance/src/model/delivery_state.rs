@@ -33,6 +33,7 @@ pub async fn a_watermark_moves_forward_only(store: Arc<dyn Store>) {
         user_id: user.clone(),
         chat_id: chat.clone(),
         last_acked_sequence: 9,
+        read_sequence: 0,
         updated_at: earlier,
     };
     assert_eq!(stored(&*store, &user, &chat).await, Some(at_nine.clone()), "nothing was changed");
@@ -92,8 +93,13 @@ async fn states(store: &dyn Store, user: &UserId) -> Vec<DeliveryState> {
         delivery_state::advance(store, user, &chat, sequence, updated_at).await.unwrap();
         // of somebody else in the same chat, which must not show
         delivery_state::advance(store, &UserId::generate(), &chat, 99, updated_at).await.unwrap();
-        let state =
-            DeliveryState { user_id: user.clone(), chat_id: chat, last_acked_sequence: sequence, updated_at };
+        let state = DeliveryState {
+            user_id: user.clone(),
+            chat_id: chat,
+            last_acked_sequence: sequence,
+            read_sequence: 0,
+            updated_at,
+        };
         states.push(state);
     }
     states

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use courant_connectors::model::tables::sessions::{self, Rotation, Session};
+use courant_connectors::model::tables::sessions::{self, Rotation, Session, Token};
 use courant_connectors::model::{SessionId, Timestamp, UserId};
 use courant_connectors::store::{Store, StoreError};
 
@@ -12,13 +12,17 @@ use super::records::{MINUTE, ago, all_at_once, every_part, now};
 
 /// For an hour from now.
 fn new_session(user: &UserId) -> Session {
+    let created_at = now();
     Session {
         session_id: SessionId::generate(),
         user_id: user.clone(),
         device_id: "dev_1".into(),
+        device_name: Some("Ada's phone".to_owned()),
         refresh_token_hash: format!("{:032x}", rand::random::<u128>()),
-        created_at: now(),
-        expires_at: now().plus(60 * MINUTE),
+        spent: Vec::new(),
+        created_at,
+        last_used_at: created_at,
+        expires_at: created_at.plus(60 * MINUTE),
     }
 }
 
@@ -139,25 +143,49 @@ pub async fn signing_out_everywhere_leaves_the_others(store: Arc<dyn Store>) {
 pub async fn a_refresh_token_is_spent_once(store: Arc<dyn Store>) {
     let session = created(&*store, new_session(&UserId::generate())).await;
     let rotations: Vec<_> = (0..10)
-        .map(|n| Rotation {
-            spent_hash: session.refresh_token_hash.clone(),
-            new_hash: format!("next-{n}"),
-            expires_at: now().plus(120 * MINUTE),
-        })
+        .map(|n| Rotation { new_hash: format!("next-{n}"), at: now(), expires_at: now().plus(120 * MINUTE) })
         .collect();
     let answers = all_at_once(rotations.iter().cloned().map(|rotation| {
-        let (store, id) = (Arc::clone(&store), session.session_id.clone());
-        async move { sessions::rotate(&*store, &id, &rotation).await.unwrap() }
+        let (store, session) = (Arc::clone(&store), session.clone());
+        async move { sessions::rotate(&*store, &session, &rotation).await.unwrap() }
     }))
     .await;
     let rotated: Vec<_> =
         rotations.iter().zip(answers).filter_map(|(by, answer)| Some((by, answer?))).collect();
-    let [(by, after)] = &rotated[..] else { panic!("{rotated:?}") };
-    let (refresh_token_hash, expires_at) = (by.new_hash.clone(), by.expires_at);
-    assert_eq!(*after, Session { refresh_token_hash, expires_at, ..session.clone() });
+    let [(by, after)] = &rotated[..] else { panic!("{} of them succeeded", rotated.len()) };
+    assert_eq!((after.last_used_at, after.expires_at), (by.at, by.expires_at));
+    assert_eq!(after.token(&by.new_hash), Token::Current);
+    assert_eq!(after.token(&session.refresh_token_hash), Token::Spent);
     comes_to_validate(&*store, &session, session.expires_at, Some(after)).await;
     sessions::revoke(&*store, &session.session_id).await.unwrap();
-    let next = Rotation { spent_hash: by.new_hash.clone(), ..Rotation::clone(by) };
-    let revived = sessions::rotate(&*store, &session.session_id, &next).await.unwrap();
+    let revived = sessions::rotate(&*store, after, by).await.unwrap();
     assert_eq!(revived, None, "a revoked session does not come back");
+}
+
+/// What decides is read as it is at that moment.
+pub async fn a_session_is_current_at_once(store: Arc<dyn Store>) {
+    let session = created(&*store, new_session(&UserId::generate())).await;
+    let current = async |at| sessions::current(&*store, &session.session_id, at).await.unwrap();
+    assert_eq!(current(now()).await.as_ref(), Some(&session));
+    assert_eq!(current(session.expires_at).await, None);
+    let rotation = Rotation { new_hash: "next".to_owned(), at: now(), expires_at: session.expires_at };
+    let rotated = sessions::rotate(&*store, &session, &rotation).await.unwrap();
+    assert_eq!(current(now()).await, rotated);
+    sessions::revoke(&*store, &session.session_id).await.unwrap();
+    assert_eq!(current(now()).await, None);
+}
+
+pub async fn the_sessions_of_a_device_are_apart_from_the_others(store: Arc<dyn Store>) {
+    let user = UserId::generate();
+    let phone = created(&*store, new_session(&user)).await;
+    let laptop = Session { device_id: "dev_2".into(), ..new_session(&user) };
+    let laptop = created(&*store, laptop).await;
+    created(&*store, new_session(&UserId::generate())).await;
+    for session in [phone, laptop] {
+        crate::eventually("the session of the device", || async {
+            let found = sessions::of_device(&*store, &user, &session.device_id).await.unwrap();
+            (found == [session.clone()]).then_some(())
+        })
+        .await;
+    }
 }

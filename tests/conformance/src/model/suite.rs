@@ -31,6 +31,9 @@ macro_rules! model_suite {
                 a_direct_chat_has_no_name,
                 a_new_name_changes_nothing_else,
                 chats_come_in_the_order_asked,
+                of_all_owners_one_stays,
+                a_group_forms_before_it_is_there,
+                members_are_counted_once,
             }
             mod delivery_state {
                 a_watermark_moves_forward_only,
@@ -88,6 +91,8 @@ macro_rules! model_suite {
                 a_revoked_session_is_gone,
                 signing_out_everywhere_leaves_the_others,
                 a_refresh_token_is_spent_once,
+                a_session_is_current_at_once,
+                the_sessions_of_a_device_are_apart_from_the_others,
             }
             mod users {
                 a_user_is_found_by_phone,
@@ -95,6 +100,10 @@ macro_rules! model_suite {
                 users_come_in_the_order_asked,
                 an_edit_changes_what_it_names,
                 an_edit_makes_nobody,
+                whoever_registers_can_sign_in_at_once,
+                of_many_who_register_a_number_one_gets_it,
+                a_code_stands_a_few_attempts_in_all,
+                a_phone_number_is_no_user,
             }
         }
     };

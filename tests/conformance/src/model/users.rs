@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use courant_connectors::model::UserId;
-use courant_connectors::model::tables::users::{self, Edit, User};
-use courant_connectors::store::{Store, StoreError};
+use courant_connectors::model::tables::users::{
+    self, CodeHash, Credentials, Edit, MAX_ATTEMPTS, NewCode, Registered, User,
+};
+use courant_connectors::store::{Durability, Result, Returning, Store, StoreError, Transaction, Write};
 use rand::RngExt as _;
 
-use super::records::{MINUTE, ago, now};
+use super::records::{MINUTE, ago, all_at_once, now};
 
 fn new_user() -> User {
     let phone = rand::rng().random_range(0..100_000_000_000_u64);
@@ -82,4 +84,93 @@ pub async fn an_edit_makes_nobody(store: Arc<dyn Store>) {
     let nobody = UserId::generate();
     assert_eq!(users::edit(&*store, &nobody, Edit::PhoneVerified, now()).await.unwrap(), None);
     assert_eq!(users::get(&*store, &nobody).await.unwrap(), None);
+}
+
+fn new_code(user: &User) -> NewCode {
+    NewCode { hash: CodeHash::of(&user.user_id, "042137"), expires_at: now().plus(10 * MINUTE) }
+}
+
+async fn register(store: &dyn Store, user: &User) -> Result<()> {
+    let writes = users::register_writes(user, "$argon2id$1", &new_code(user)).into();
+    store.transact(Transaction { writes, token: None }).await
+}
+
+/// Whether the write was done.
+async fn done(store: &dyn Store, write: Write) -> bool {
+    match store.write(write, Returning::Nothing, Durability::Synced).await {
+        Ok(_) => true,
+        Err(StoreError::ConditionFailed { .. }) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// At once, and not when the index has followed.
+pub async fn whoever_registers_can_sign_in_at_once(store: Arc<dyn Store>) {
+    let user = new_user();
+    assert_eq!(users::owner_of_phone(&*store, &user.phone_number).await.unwrap(), None);
+    register(&*store, &user).await.unwrap();
+    let owner = users::owner_of_phone(&*store, &user.phone_number).await.unwrap();
+    assert_eq!(owner.as_ref(), Some(&user.user_id));
+    let credentials = users::credentials(&*store, &user.phone_number).await.unwrap();
+    let expected = Credentials { user: user.clone(), password_hash: "$argon2id$1".to_owned() };
+    assert_eq!(credentials, Some(expected));
+    let found = crate::eventually("the user in the index", || async {
+        users::by_phone(&*store, &user.phone_number).await.unwrap()
+    })
+    .await;
+    assert_eq!(found, user.user_id, "the index finds the user, and not the number's own item");
+    comes_to_be(&*store, &user).await;
+}
+
+pub async fn of_many_who_register_a_number_one_gets_it(store: Arc<dyn Store>) {
+    let phone_number = new_user().phone_number;
+    let people: Vec<_> = (0..10).map(|_| User { phone_number: phone_number.clone(), ..new_user() }).collect();
+    let answers = all_at_once(people.iter().cloned().map(|user| {
+        let store = Arc::clone(&store);
+        async move { register(&*store, &user).await }
+    }))
+    .await;
+    let winners: Vec<_> = people.iter().zip(&answers).filter(|(_, answer)| answer.is_ok()).collect();
+    assert_eq!(winners.len(), 1, "{answers:?}");
+    let owner = users::owner_of_phone(&*store, &phone_number).await.unwrap();
+    assert_eq!(owner.as_ref(), Some(&winners[0].0.user_id));
+    for (loser, _) in people.iter().zip(&answers).filter(|(_, answer)| answer.is_err()) {
+        assert_eq!(users::get(&*store, &loser.user_id).await.unwrap(), None, "nothing of it was done");
+    }
+}
+
+pub async fn a_code_stands_a_few_attempts_in_all(store: Arc<dyn Store>) {
+    let user = new_user();
+    register(&*store, &user).await.unwrap();
+    let hash = new_code(&user).hash;
+    let counted = all_at_once((0..20).map(|_| {
+        let (store, write) = (Arc::clone(&store), users::count_attempt_write(&user.user_id, &hash));
+        async move { done(&*store, write).await }
+    }))
+    .await;
+    assert_eq!(counted.iter().filter(|counted| **counted).count(), MAX_ATTEMPTS as usize);
+    assert!(!done(&*store, users::verify_write(&user.user_id, &hash, now())).await, "the code is void");
+    let code = NewCode { hash: CodeHash::of(&user.user_id, "7"), ..new_code(&user) };
+    let renewed = now();
+    assert!(done(&*store, users::renew_write(&user.user_id, "Eve", "$argon2id$2", &code, renewed)).await);
+    let Registered { user: found, verification } =
+        users::registered(&*store, &user.phone_number).await.unwrap().unwrap();
+    assert_eq!(found, User { display_name: "Eve".to_owned(), updated_at: renewed, ..user.clone() });
+    assert_eq!(
+        verification.map(|verification| (verification.attempts, verification.code)),
+        Some((0, code.clone()))
+    );
+    assert!(done(&*store, users::verify_write(&user.user_id, &code.hash, now())).await);
+    let credentials = users::credentials(&*store, &user.phone_number).await.unwrap().unwrap();
+    assert!(credentials.user.phone_verified);
+    let again = users::renew_write(&user.user_id, "Mallory", "$argon2id$3", &code, now());
+    assert!(!done(&*store, again).await, "what is verified is theirs");
+}
+
+pub async fn a_phone_number_is_no_user(store: Arc<dyn Store>) {
+    let user = new_user();
+    register(&*store, &user).await.unwrap();
+    let number = UserId::from(format!("phone#{}", user.phone_number));
+    assert_eq!(users::get(&*store, &number).await.unwrap(), None);
+    assert_eq!(users::edit(&*store, &number, Edit::PhoneVerified, now()).await.unwrap(), None);
 }

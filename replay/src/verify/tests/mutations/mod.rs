@@ -78,7 +78,7 @@ pub(super) const MUTATIONS: &[(&str, Mutation)] = mutations! {
         event_in_another_partition event_of_no_chat
     }
     people {
-        unreadable_watermark huge_chat endless_session membership_without_chat chat_without_owner
+        unreadable_watermark huge_chat endless_session membership_without_chat chat_that_never_formed chat_that_counts_wrong chat_without_owner
         direct_chat_of_three direct_chat_of_one row_missing_in_index row_left_in_index
         membership_without_user watermark_beyond_counter watermark_without_chat watermark_goes_back
         counter_goes_back session_without_user number_of_nobody number_of_somebody_with_another

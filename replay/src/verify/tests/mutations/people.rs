@@ -1,14 +1,14 @@
 //! Damage to chats, members, watermarks, users and sessions.
 
 use courant_connectors::model::tables::chat_memberships::{self, Role};
-use courant_connectors::model::tables::chats::ChatType;
+use courant_connectors::model::tables::chats::{self, Chat, ChatType, Roster};
 use courant_connectors::model::tables::{delivery_state, sessions, users};
 use courant_connectors::model::{ChatId, UserId};
 use courant_connectors::store::{Item, Key, ReadStore as _, Update, Write};
 
 use super::Expected;
-use crate::verify::context::now;
-use crate::verify::tests::world::{World, membership, number_kept_for};
+use crate::verify::context::{before, now};
+use crate::verify::tests::world::{HOUR, World, membership, number_kept_for};
 
 pub(super) async fn unreadable_watermark(world: &World) -> Expected {
     let (chat, user) = world.own_chat().await;
@@ -41,6 +41,27 @@ pub(super) async fn membership_without_chat(world: &World) -> Expected {
     let (chat, user) = (ChatId::generate(), world.user().await);
     chat_memberships::add(&*world.engine, &membership(&chat, &user)).await.unwrap();
     Expected::of("membership-chat", &chat).with(&user)
+}
+
+pub(super) async fn chat_that_never_formed(world: &World) -> Expected {
+    let (chat_id, owner, then) = (ChatId::generate(), world.user().await, before(now(), HOUR));
+    let chat = Chat {
+        chat_id: chat_id.clone(),
+        chat_type: ChatType::Group,
+        name: Some("Everybody".to_owned()),
+        created_by: owner.clone(),
+        created_at: then,
+        updated_at: then,
+    };
+    world.store(chats::begin_write(&chat)).await;
+    chat_memberships::add(&*world.engine, &membership(&chat_id, &owner)).await.unwrap();
+    Expected::of("chat-formed", &chat_id).saying(format!("since {then}"))
+}
+
+pub(super) async fn chat_that_counts_wrong(world: &World) -> Expected {
+    let (chat, _) = world.own_chat().await;
+    world.count_members(&chat, Roster { members: 2, owners: 1 }).await;
+    Expected::of("chat-counts", &chat).saying("2 members and 1 owners, and has 1 and 1")
 }
 
 pub(super) async fn chat_without_owner(world: &World) -> Expected {
