@@ -6,16 +6,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rustc_hash::FxHashSet;
 use tokio::sync::oneshot;
+use xxhash_rust::xxh3::Xxh3;
 
 use super::super::Engine;
 use super::super::committer::{CommitError, Job};
 use super::super::group::Group;
-use super::encoding::{decode_item, encode_item, row_key};
-use super::table::{RowChange, Table};
+use super::encoding::{encode_item, row_key, row_key_of};
+use super::settle;
+use super::table::{NewRow, RowChange, StoredRow, Table};
 use super::tokens::{TokenUse, Tokens};
-use super::{read_error, settle};
 use crate::store::{
-    BatchWrite, CancelReason, Condition, Durability, Item, Key, MAX_TRANSACTION, MAX_TRANSACTION_BYTES,
+    BatchWrite, CancelReason, Condition, Durability, Item, Key, MAX_TRANSACTION, MAX_TRANSACTION_BYTES, Name,
     Result, Returning, StoreError, Transaction, Update, Write, WriteStore,
 };
 
@@ -28,18 +29,28 @@ struct Prepared {
 }
 
 enum Action {
-    Put { item: Item, encoded: Vec<u8> },
-    Update { key: Key, update: Update },
+    Put {
+        encoded: Vec<u8>,
+        /// As its table's limits count.
+        size: usize,
+        /// Only for tables that look at it: it is freed where it was made otherwise.
+        item: Option<Item>,
+    },
+    Update {
+        key: Key,
+        update: Update,
+    },
     Delete,
     Check,
 }
 
 /// What a write would do, decided against the group so far.
+#[derive(Default)]
 struct Decision {
     /// As it is on disk, whether or not its time has come.
-    stored: Option<Item>,
-    /// As callers see it.
-    visible: Option<Item>,
+    stored: Option<StoredRow>,
+    /// Whether callers see it.
+    is_visible: bool,
     /// The item after an update.
     updated: Option<Item>,
 }
@@ -69,9 +80,10 @@ impl Prepared {
 
     fn put(table: Arc<Table>, item: Item, condition: Option<Condition>) -> Result<Self> {
         let row = row_key(&table.schema, &item)?;
-        table.check_item(&item)?;
-        let encoded = encode_item(&item);
-        Ok(Self { table, row, action: Action::Put { item, encoded }, condition })
+        let size = table.check_item(&item)?;
+        let encoded = encode_item(&item, size);
+        let item = table.looks_at_items().then_some(item);
+        Ok(Self { table, row, action: Action::Put { encoded, size, item }, condition })
     }
 
     fn bytes(&self) -> usize {
@@ -90,25 +102,25 @@ impl Prepared {
             && returning == Returning::Nothing
             && !self.table.needs_old_rows();
         if blind {
-            return Ok(Decision { stored: None, visible: None, updated: None });
+            return Ok(Decision::default());
         }
-        let stored = group.get(&self.table.rows, &self.row).map_err(read_error)?;
-        let stored = stored.map(|bytes| decode_item(&bytes)).transpose()?;
+        let stored = self.table.stored_row(group, &self.row)?;
         let now = Duration::from_millis(group.now);
-        let visible = stored.clone().filter(|item| !self.table.schema.has_ended(item, now));
+        let visible = stored.as_ref().map(|stored| &stored.item);
+        let visible = visible.filter(|item| !self.table.schema.has_ended(item, now));
         if let Some(condition) = &self.condition
-            && !condition.holds(visible.as_ref())
+            && !condition.holds(visible)
         {
-            return Err(StoreError::ConditionFailed { current: visible.map(Box::new) });
+            return Err(StoreError::ConditionFailed { current: visible.cloned().map(Box::new) });
         }
         let updated = match &self.action {
-            Action::Update { key, update } => Some(self.updated(key, update, visible.clone())?),
+            Action::Update { key, update } => Some(self.updated(key, update, visible)?),
             Action::Put { .. } | Action::Delete | Action::Check => None,
         };
-        Ok(Decision { stored, visible, updated })
+        Ok(Decision { is_visible: visible.is_some(), stored, updated })
     }
 
-    fn updated(&self, key: &Key, update: &Update, before: Option<Item>) -> Result<Item> {
+    fn updated(&self, key: &Key, update: &Update, before: Option<&Item>) -> Result<Item> {
         let schema = &self.table.schema;
         let keys = [Some(&schema.partition), schema.sort.as_ref()];
         let touches_key = |name| keys.iter().flatten().any(|key| key.name == name);
@@ -119,27 +131,32 @@ impl Prepared {
                 action.attribute()
             )));
         }
-        let item =
-            update.apply(before.unwrap_or_else(|| key.clone().into_item())).map_err(StoreError::Invalid)?;
+        let before = before.cloned().unwrap_or_else(|| key.clone().into_item());
+        let item = update.apply(before).map_err(StoreError::Invalid)?;
         self.table.check_item(&item)?;
         Ok(item)
     }
 
-    /// Makes the change, and tells what the caller asked to know.
+    /// Makes the change, and tells what the caller asked to know. Nothing is left of the write afterwards.
     fn carry_out(&mut self, group: &mut Group, decision: Decision, returning: Returning) -> Option<Item> {
-        let Decision { stored, visible, updated } = decision;
-        let (new, encoded) = match &mut self.action {
-            Action::Put { item, encoded } => (Some(&*item), Some(std::mem::take(encoded))),
-            Action::Update { .. } => (updated.as_ref(), None),
-            Action::Delete => (None, None),
+        let Decision { stored, is_visible, updated } = decision;
+        let new = match &mut self.action {
+            Action::Put { encoded, item, .. } => {
+                Some(NewRow { encoded: std::mem::take(encoded), item: item.as_ref() })
+            }
+            Action::Update { .. } => {
+                let item = updated.as_ref();
+                item.map(|item| NewRow { encoded: encode_item(item, item.size()), item: Some(item) })
+            }
+            Action::Delete => None,
             Action::Check => return None,
         };
         if new.is_some() || stored.is_some() || !self.table.needs_old_rows() {
-            let change = RowChange { row: &self.row, old: stored, new, encoded, expired: false };
-            self.table.change_row(group, change);
+            let row = std::mem::take(&mut self.row);
+            self.table.change_row(group, RowChange { row, old: stored.as_ref(), new, expired: false });
         }
         match (returning, &self.action) {
-            (Returning::Old, _) => visible,
+            (Returning::Old, _) => stored.filter(|_| is_visible).map(|stored| stored.item),
             (Returning::New, Action::Update { .. }) => updated,
             (Returning::UpdatedNew, Action::Update { update, .. }) => {
                 updated.map(|item| update.touched(&item))
@@ -158,7 +175,12 @@ pub(super) fn checked_row(table: &Table, key: &Key) -> Result<Vec<u8>> {
             schema.name
         )));
     }
-    row_key(schema, &key.clone().into_item())
+    let value = |name: &Name| {
+        let (partition, value) = &key.partition;
+        let sort = key.sort.as_ref().filter(|(sort, _)| sort == name).map(|(_, value)| value);
+        if partition == name { Some(value) } else { sort }
+    };
+    row_key_of(schema, value)
 }
 
 #[async_trait]
@@ -193,8 +215,6 @@ impl WriteStore for Engine {
     }
 
     async fn transact(&self, transaction: Transaction) -> Result<()> {
-        let token =
-            transaction.token.as_ref().map(|token| TokenUse::new(token, &transaction.writes)).transpose()?;
         let count = transaction.writes.len();
         if count == 0 || count > MAX_TRANSACTION {
             return Err(StoreError::Invalid(format!(
@@ -204,6 +224,7 @@ impl WriteStore for Engine {
         let prepared = transaction.writes.into_iter().map(|write| Prepared::new(self, write));
         let prepared = prepared.collect::<Result<Vec<_>>>()?;
         check_transaction(&prepared)?;
+        let token = transaction.token.map(|token| TokenUse::new(&token, digest(&prepared))).transpose()?;
         let (reply, answer) = oneshot::channel();
         let tokens = Arc::clone(&self.shared.tokens);
         let job = WholeTransaction { prepared, token, tokens, outcome: Ok(()), reply };
@@ -219,7 +240,7 @@ fn check_transaction(prepared: &[Prepared]) -> Result<()> {
     let bytes: usize = prepared
         .iter()
         .map(|write| match &write.action {
-            Action::Put { item, .. } => item.size(),
+            Action::Put { size, .. } => *size,
             Action::Update { .. } | Action::Delete | Action::Check => 0,
         })
         .sum();
@@ -229,6 +250,31 @@ fn check_transaction(prepared: &[Prepared]) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// What the writes do, from what is encoded of them already.
+fn digest(prepared: &[Prepared]) -> u128 {
+    let mut hash = Xxh3::new();
+    let mut add = |bytes: &[u8]| {
+        hash.update(&bytes.len().to_le_bytes());
+        hash.update(bytes);
+    };
+    let encoded = |update| postcard::to_allocvec(update).expect("an update can always be written to memory");
+    for Prepared { table, row, action, condition } in prepared {
+        add(table.name().as_bytes());
+        add(row);
+        match action {
+            Action::Put { encoded, .. } => [b"put", &encoded[..]].into_iter().for_each(&mut add),
+            Action::Update { update, .. } => {
+                [b"update", &encoded(update)[..]].into_iter().for_each(&mut add);
+            }
+            Action::Delete => add(b"delete"),
+            Action::Check => add(b"check"),
+        }
+        let condition = postcard::to_allocvec(condition);
+        add(&condition.expect("a condition can always be written to memory"));
+    }
+    hash.digest128()
 }
 
 impl Engine {
