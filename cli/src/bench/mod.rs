@@ -1,9 +1,11 @@
 //! `courant bench`: figures as ratios to a limit measured in the same run, because machines differ and are noisy.
 
 mod disk;
+pub mod fill;
 mod load;
 pub mod log;
 mod native;
+mod process;
 pub mod runtime;
 pub mod store;
 

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fjall::Database;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::clock::Clock;
@@ -108,6 +108,7 @@ impl Committer {
             database,
             folder,
             clock,
+            group: Group::default(),
             failed: None,
             last: LastGroup::default(),
         };
@@ -139,6 +140,17 @@ impl Committer {
         }
     }
 
+    /// Waits until the group being written, if there is one, is visible as a whole.
+    ///
+    /// The engine below shows a group's rows to single reads a moment before it shows the group to snapshots. A snapshot
+    /// taken after this has everything that was read by anybody before.
+    pub(super) async fn pass_through(&self) {
+        let (reply, answer) = oneshot::channel();
+        self.submit(Box::new(Passing(reply))).await;
+        // one that is closed has no group under way
+        let _ = answer.await;
+    }
+
     /// Finishes what waits and ends the thread.
     pub(super) fn close(&self) {
         self.waiting.lock().closed.get_or_insert_with(|| "the engine is closed".to_owned());
@@ -152,11 +164,32 @@ impl Committer {
     }
 }
 
+/// A job that does nothing, in its turn.
+struct Passing(oneshot::Sender<()>);
+
+impl Job for Passing {
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    fn durability(&self) -> Durability {
+        Durability::Ordered
+    }
+
+    fn decide(&mut self, _: &mut Group) {}
+
+    fn answer(self: Box<Self>, _: Result<(), &CommitError>) {
+        // nobody waits for it any more
+        let _ = self.0.send(());
+    }
+}
+
 struct Worker {
     waiting: Arc<Waiting>,
     database: Database,
     folder: String,
     clock: Clock,
+    group: Group,
     failed: Option<String>,
     last: LastGroup,
 }
@@ -224,17 +257,14 @@ impl Worker {
         }
         // A panic in here is a bug; it must not leave callers waiting or half a group behind.
         let committed = catch_unwind(AssertUnwindSafe(|| {
-            let mut group = Group::new(self.clock.unix_millis(), jobs.len());
+            self.group.begin(self.clock.unix_millis());
             for (job, _) in &mut jobs {
-                job.decide(&mut group);
+                job.decide(&mut self.group);
             }
-            group.commit(&self.database, durability)
+            self.group.commit(&self.database, durability)
         }));
         let failed = match committed {
-            Ok(Ok(appends)) => {
-                appends.announce();
-                None
-            }
+            Ok(Ok(())) => None,
             // what the engine below says of all writes after one of its own threads could not write a file
             Ok(Err(fjall::Error::Poisoned)) => {
                 Some(self.fail("writing a file in the background failed, as it does when the disk is full"))
@@ -265,6 +295,10 @@ fn take_group(jobs: &mut Jobs, room: &mut usize) -> Jobs {
         fits
     });
     let count = fits.count();
+    if count == jobs.len() {
+        // as many will come again
+        return std::mem::replace(jobs, Vec::with_capacity(count));
+    }
     let later = jobs.split_off(count);
     std::mem::replace(jobs, later)
 }

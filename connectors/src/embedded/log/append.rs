@@ -20,6 +20,8 @@ use crate::log::{Appended, LogError, MAX_RECORD_BYTES, NewRecord, Result, Topic,
 pub(in crate::embedded) struct LogAppends {
     /// By topic number and partition.
     pending: BTreeMap<(u32, u32), PendingChunks>,
+    /// Buffers of earlier groups, each about a chunk at most.
+    spare: Vec<Vec<u8>>,
 }
 
 struct PendingChunks {
@@ -66,7 +68,7 @@ impl LogAppends {
                 next_offset: high,
                 base: high,
                 count: 0,
-                records: Vec::new(),
+                records: self.spare.pop().unwrap_or_default(),
                 full: Vec::new(),
             }
         });
@@ -75,21 +77,24 @@ impl LogAppends {
 
     /// Turns the group's records into writes.
     pub(in crate::embedded) fn write(group: &mut Group) {
-        let mut appends = std::mem::take(&mut group.appends);
-        for ((_, partition), pending) in &mut appends.pending {
-            pending.close();
-            for (base, chunk) in pending.full.drain(..) {
-                group.put(&pending.topic.chunks, chunk_key(*partition, base), chunk);
+        let mut pending = std::mem::take(&mut group.appends.pending);
+        for ((_, partition), chunks) in &mut pending {
+            chunks.close();
+            for (base, chunk) in chunks.full.drain(..) {
+                group.put(&chunks.topic.chunks, chunk_key(*partition, base), chunk);
             }
         }
-        group.appends = appends;
+        group.appends.pending = pending;
     }
 
     /// Lets readers have what is now on disk.
-    pub(in crate::embedded) fn announce(self) {
-        for ((_, partition), pending) in &self.pending {
-            pending.topic.set_high(*partition, pending.next_offset, pending.at);
+    pub(in crate::embedded) fn announce(&mut self) {
+        for ((_, partition), pending) in std::mem::take(&mut self.pending) {
+            pending.topic.set_high(partition, pending.next_offset, pending.at);
             pending.topic.announce();
+            if pending.records.capacity() <= 2 * CHUNK_BYTES {
+                self.spare.push(pending.records);
+            }
         }
     }
 }

@@ -26,6 +26,8 @@ use crate::store::{
 
 /// Enough for as many workers on one table; more would make the entries of a group smaller.
 const SHARDS: u8 = 4;
+/// What a single large group needed is not kept for all later ones.
+const SPARE_BYTES: usize = 1 << 20;
 /// The highest number given, in the catalog's keyspace.
 const LAST_NUMBER: &[u8] = b"last-change";
 
@@ -69,6 +71,8 @@ pub(in crate::embedded) struct StoreChanges {
     /// By table number and shard.
     pending: BTreeMap<(u32, u8), ShardChanges>,
     numbering: Option<Arc<Numbering>>,
+    /// Buffers of earlier groups.
+    spare: Vec<Vec<u8>>,
 }
 
 /// What a group changes in one shard.
@@ -121,12 +125,15 @@ impl StoreChanges {
 
     /// Turns the group's changes into writes. Only the committer numbers changes, so nothing comes in between.
     pub(in crate::embedded) fn write(group: &mut Group) {
-        let Self { pending, numbering } = std::mem::take(&mut group.changes);
-        let Some(numbering) = numbering else { return };
+        let Some(numbering) = group.changes.numbering.take() else { return };
         let mut last = numbering.last();
-        for ((_, shard), changes) in pending {
+        for ((_, shard), mut changes) in std::mem::take(&mut group.changes.pending) {
             group.put(&changes.keyspace, entry_key(shard, last + 1), changes.entry());
             last += changes.count;
+            changes.bytes.clear();
+            if changes.bytes.capacity() <= SPARE_BYTES {
+                group.changes.spare.push(changes.bytes);
+            }
         }
         // Readers may learn of a number before its change is visible; it will be, or the engine has failed.
         numbering.last.store(last, Ordering::Release);

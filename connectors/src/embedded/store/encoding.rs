@@ -27,6 +27,10 @@ fn push_open(value: &Value, out: &mut Vec<u8>) {
         _ => unreachable!("keys are checked against the schema before they are encoded"),
     };
     let mut rest = bytes;
+    // nearly no key has any
+    if !rest.contains(&0) {
+        return out.extend_from_slice(rest);
+    }
     while let Some(zero) = rest.iter().position(|byte| *byte == 0) {
         out.extend_from_slice(&rest[..zero]);
         out.extend_from_slice(&[0, 0xff]);
