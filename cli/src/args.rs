@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use courant_pipeline::units::Span;
+use courant_pipeline::units::{Size, Span};
 
 pub use servers::{Iam, IamFormat, Tables, Topics, WantedTables, WantedTopics};
 pub use verify::{ListFormat, Verify};
@@ -289,7 +289,7 @@ pub enum Bench {
     ///
     /// On the embedded engine in a new folder beside the configured one, against what the same disk does; on a server
     /// in a new table, which is removed again.
-    Store(ConnectionBenchOptions),
+    Store(StoreBenchOptions),
     /// Durable appends to `connections.log`, at 1, 64 and 1024 in flight, and reading them back.
     ///
     /// On the embedded engine in a new folder beside the configured one, against what the same disk does; on a server
@@ -350,6 +350,15 @@ pub struct BenchOptions {
     /// One JSON object a line.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub struct StoreBenchOptions {
+    #[command(flatten)]
+    pub common: ConnectionBenchOptions,
+    /// Write so much to the embedded engine instead, then open it again: what that takes of memory and time.
+    #[arg(long, value_name = "SIZE")]
+    pub fill: Option<Size>,
 }
 
 #[derive(Debug, Clone, Copy, Args)]
