@@ -1,14 +1,16 @@
 //! The command line as it is written; `--help` is made from the comments here.
 
 mod servers;
+mod verify;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use courant_pipeline::units::Span;
+use courant_pipeline::units::{Size, Span};
 
 pub use servers::{Iam, IamFormat, Tables, Topics, WantedTables, WantedTopics};
+pub use verify::{ListFormat, Verify};
 
 use crate::graph;
 
@@ -20,6 +22,7 @@ Exit codes:
   3  the configuration is wrong, or `drift` found a difference
   4  a test of `courant test` failed
   5  no running process answered
+  6  `verify` found something that must not be
 
 Files:
   pipelines.toml   what runs; `courant check` says what is wrong with it, `courant stages` what it can name
@@ -95,6 +98,14 @@ pub enum Command {
     /// backup is a folder like the original; keep it on another disk, and try `courant data check` on it now and then.
     #[command(subcommand)]
     Data(Data),
+    /// Check what store and log hold against what the design promises, while others use them or at rest.
+    ///
+    /// Sequences, counters, idempotency keys, events, memberships, watermarks, sessions: `--list` names every check. It reads
+    /// everything and writes nothing. Messages under way, late events and lagging indexes are waited for (`--grace`) and
+    /// not reported. A running process that has the embedded engine open does the work
+    /// itself and is asked over its admin socket; Ctrl-C ends it there too. Errors end it with 6; warnings, such as what
+    /// an interrupted command left behind, do not unless `--strict` is given.
+    Verify(Verify),
     /// Make the running process read its file again, as SIGHUP does.
     Reload,
     /// Drain the running process and end it, as SIGTERM does.
@@ -278,7 +289,7 @@ pub enum Bench {
     ///
     /// On the embedded engine in a new folder beside the configured one, against what the same disk does; on a server
     /// in a new table, which is removed again.
-    Store(ConnectionBenchOptions),
+    Store(StoreBenchOptions),
     /// Durable appends to `connections.log`, at 1, 64 and 1024 in flight, and reading them back.
     ///
     /// On the embedded engine in a new folder beside the configured one, against what the same disk does; on a server
@@ -339,6 +350,15 @@ pub struct BenchOptions {
     /// One JSON object a line.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub struct StoreBenchOptions {
+    #[command(flatten)]
+    pub common: ConnectionBenchOptions,
+    /// Write so much to the embedded engine instead, then open it again: what that takes of memory and time.
+    #[arg(long, value_name = "SIZE")]
+    pub fill: Option<Size>,
 }
 
 #[derive(Debug, Clone, Copy, Args)]

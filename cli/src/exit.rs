@@ -14,6 +14,8 @@ pub enum Exit {
     TestsFailed,
     /// What is otherwise than in the model is printed.
     Drifted,
+    /// What was found in the data is printed.
+    Violated,
 }
 
 /// The code for an error, which is printed unless it has been already.
@@ -22,6 +24,7 @@ pub fn code_for(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(match exit {
             Exit::BadConfiguration | Exit::Drifted => 3,
             Exit::TestsFailed => 4,
+            Exit::Violated => 6,
         });
     }
     eprintln!("error: {error:#}");

@@ -37,9 +37,18 @@ pub trait Control: Send + Sync {
     /// Runs dead letters again from the stage that gave up on them.
     async fn redrive(&self, request: Redrive) -> Result<RedriveReport, String>;
 
+    /// Checks what store and log hold. The options, the lines of progress and the report at the end are between the
+    /// command and the process. Ends early when the receiver is dropped.
+    fn verify(&self, _options: serde_json::Value) -> Result<mpsc::Receiver<VerifyLine>, String> {
+        Err("this process has neither store nor log open".to_owned())
+    }
+
     /// Asks the process to drain and end; returns at once.
     fn stop(&self);
 }
+
+/// How far a verification is, what came of it, or why nothing did.
+pub type VerifyLine = Result<serde_json::Value, String>;
 
 /// Something the pipelines depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use courant_pipeline::tap::TapRecord;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::control::{Component, Control, Redrive, RedriveReport, Running, RunningPipeline};
+use crate::control::{Component, Control, Redrive, RedriveReport, Running, RunningPipeline, VerifyLine};
 use courant_pipeline::runtime::ReloadReport;
 
 #[derive(Default)]
@@ -20,6 +20,8 @@ pub(crate) struct FakeControl {
     pub(crate) redriven: Mutex<Vec<Redrive>>,
     /// Sends what a tap shows.
     pub(crate) taps: Mutex<Vec<mpsc::Sender<TapRecord>>>,
+    /// Sends what a verification says.
+    pub(crate) verifications: Mutex<Vec<mpsc::Sender<VerifyLine>>>,
     pub(crate) tapped: tokio::sync::Notify,
     pub(crate) stopped: CancellationToken,
 }
@@ -51,6 +53,14 @@ impl FakeControl {
     pub(crate) async fn tap_sender(&self) -> mpsc::Sender<TapRecord> {
         self.tapped.notified().await;
         self.taps.lock().unwrap().pop().expect("a tap was just asked for")
+    }
+}
+
+impl FakeControl {
+    /// The sending side of the only verification, once somebody has asked for it.
+    pub(crate) async fn verify_sender(&self) -> mpsc::Sender<VerifyLine> {
+        self.tapped.notified().await;
+        self.verifications.lock().unwrap().pop().expect("a verification was just asked for")
     }
 }
 
@@ -92,6 +102,16 @@ impl Control for FakeControl {
     async fn redrive(&self, request: Redrive) -> Result<RedriveReport, String> {
         self.redriven.lock().unwrap().push(request);
         Ok(RedriveReport { redriven: 1, dispositions: Tally { delivered: 1, ..Tally::default() } })
+    }
+
+    fn verify(&self, options: serde_json::Value) -> Result<mpsc::Receiver<VerifyLine>, String> {
+        if options["only"] == "nonsense" {
+            return Err("there is no check 'nonsense'".to_owned());
+        }
+        let (to, from) = mpsc::channel(8); // full: the test waits
+        self.verifications.lock().unwrap().push(to);
+        self.tapped.notify_one();
+        Ok(from)
     }
 
     fn stop(&self) {

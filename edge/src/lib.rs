@@ -25,7 +25,9 @@ pub mod ws;
 
 pub use api::{Api, Backing};
 pub use config::EdgeConfig;
-pub use control::{Component, ComponentStatus, Control, Redrive, RedriveReport, Running, RunningPipeline};
+pub use control::{
+    Component, ComponentStatus, Control, Redrive, RedriveReport, Running, RunningPipeline, VerifyLine,
+};
 
 /// Everything that clients ask for: REST and sockets.
 pub fn client_routes(api: Api, gateway: ws::Gateway) -> http::Routes {

@@ -1,6 +1,7 @@
-//! The same stages from another start.
+//! The same stages from another start, and whether what there is is as it should be.
 //!
-//! [`redrive`] runs dead letters again from the stage that gave up on them. Nothing here does a stage's work itself:
-//! a topology is given another source and run as it is.
+//! [`redrive`] runs dead letters again from the stage that gave up on them; it does no stage's work itself: a topology is
+//! given another source and run as it is. [`verify`] checks a deployment against the invariants of its design.
 
 pub mod redrive;
+pub mod verify;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use courant_edge::{Component, Control, Redrive, RedriveReport, Running, RunningPipeline};
+use courant_connectors::connections::Connected;
+use courant_edge::{Component, Control, Redrive, RedriveReport, Running, RunningPipeline, VerifyLine};
 use courant_pipeline::config::{Diagnostic, Diagnostics, Loaded, Severity, Style, Topology};
 use courant_pipeline::health::PipelineHealth;
 use courant_pipeline::metrics::RELOADS;
@@ -18,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::components::Components;
 use super::redrive::Redrives;
+use super::verify::Verifications;
 use crate::settings;
 
 pub(super) struct App {
@@ -27,6 +29,7 @@ pub(super) struct App {
     metrics: PrometheusHandle,
     stop: CancellationToken,
     redrives: Redrives,
+    verifications: Verifications,
     components: Components,
     /// Held from reading the file until it is applied, so that the last one read is the last one applied.
     reloading: Mutex<()>,
@@ -51,8 +54,20 @@ impl App {
         let stop = CancellationToken::new();
         let reloading = Mutex::default();
         let (files_read, sections) = (AtomicU64::new(loaded.fingerprint), fixed_sections(loaded));
-        let redrives = Redrives::default();
-        Self { file, only, runtime, metrics, stop, redrives, components, reloading, files_read, sections }
+        let (redrives, verifications) = (Redrives::default(), Verifications::default());
+        Self {
+            file,
+            only,
+            runtime,
+            metrics,
+            stop,
+            redrives,
+            verifications,
+            components,
+            reloading,
+            files_read,
+            sections,
+        }
     }
 
     pub(super) async fn start(&self, loaded: Loaded) {
@@ -183,6 +198,12 @@ impl Control for App {
     async fn redrive(&self, request: Redrive) -> Result<RedriveReport, String> {
         let (topologies, host) = (self.runtime.topologies(), self.runtime.host());
         self.redrives.run(&topologies, host, &request, &self.stop).await
+    }
+
+    fn verify(&self, options: serde_json::Value) -> Result<mpsc::Receiver<VerifyLine>, String> {
+        let connected = self.runtime.host().services.get::<Connected>();
+        let connected = connected.ok_or("the running process uses neither store nor log; stop it first")?;
+        self.verifications.start(&connected, options, &self.stop)
     }
 
     fn stop(&self) {

@@ -7,6 +7,7 @@ mod host;
 mod logging;
 mod redrive;
 mod servers;
+mod verify;
 mod watch;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use tokio::task::JoinHandle;
 
 pub use host::{open_host, start_metrics};
 pub use redrive::redrive_here;
+pub use verify::{VerifyUpdate, verify_here};
 
 use crate::args;
 use crate::settings::{LoggingConfig, RuntimeConfig};

@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::process::cpu_time;
+
 /// What a load came to.
 pub(super) struct Measured {
     /// Records per second.
     pub(super) rate: f64,
     pub(super) p50: Duration,
     pub(super) p99: Duration,
+    /// What a record took of the processors, of callers and called in this process together.
+    pub(super) cpu_micros: f64,
 }
 
 /// Latencies kept per caller, so that memory does not grow with the speed of what is measured.
@@ -21,13 +25,13 @@ pub(super) async fn closed_loop<Call, Calling, E>(
     records: usize,
     lasting: Duration,
     call: impl Fn(usize) -> Call,
-) -> Result<Measured, E>
+) -> anyhow::Result<Measured>
 where
     Call: FnMut(u64) -> Calling + Send + 'static,
     Calling: Future<Output = Result<(), E>> + Send + 'static,
-    E: Send + 'static,
+    E: std::error::Error + Send + Sync + 'static,
 {
-    let started = Instant::now();
+    let (started, cpu_before) = (Instant::now(), cpu_time()?);
     let end = started + lasting;
     let tasks: Vec<_> = (0..callers).map(|caller| tokio::spawn(one_caller(call(caller), end))).collect();
     let (mut calls, mut latencies) = (0, Vec::new());
@@ -39,7 +43,9 @@ where
     let rate = (calls * records as u64) as f64 / started.elapsed().as_secs_f64();
     latencies.sort_unstable();
     let at = |share: usize| latencies.get(latencies.len() * share / 100).copied().unwrap_or_default();
-    Ok(Measured { rate, p50: at(50), p99: at(99) })
+    let cpu = cpu_time()?.saturating_sub(cpu_before);
+    let cpu_micros = cpu.as_secs_f64() * 1e6 / (calls * records as u64).max(1) as f64;
+    Ok(Measured { rate, p50: at(50), p99: at(99), cpu_micros })
 }
 
 async fn one_caller<Call, Calling, E>(mut call: Call, end: Instant) -> Result<(u64, Vec<Duration>), E>

@@ -39,33 +39,41 @@ pub async fn run(
     let parts = (IN_FLIGHT.len() + 1) * ROUNDS * if disk.is_some() { 2 } else { 1 };
     let round = lasting / u32::try_from(parts).expect("a few parts");
     for in_flight in IN_FLIGHT {
-        report(&writes(&log, &topic, disk, in_flight, round).await?);
+        let (figure, cost) = writes(&log, &topic, disk, in_flight, round).await?;
+        report(&figure);
+        if disk.is_some() {
+            report(&Figure::new(format!("log_cpu_{in_flight}"), cost, "us/record"));
+        }
     }
     report(&reads(&log, &topic, disk, round).await?);
     log.delete_topic(&topic).await?;
     Ok(())
 }
 
+/// The figure, and what a record took of the processors.
 async fn writes(
     log: &Arc<dyn Log>,
     topic: &Topic,
     disk: Option<&Path>,
     in_flight: usize,
     round: Duration,
-) -> anyhow::Result<Figure> {
+) -> anyhow::Result<(Figure, f64)> {
     let (mut rates, mut limits, mut p50s, mut p99s) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut costs = Vec::new();
     for _ in 0..ROUNDS {
         if let Some(folder) = disk {
             limits.push(append_and_sync(folder, RECORD_BYTES, in_flight, round)?);
         }
         let measured = closed_loop(in_flight, 1, round, |writer| appends(log, topic, writer)).await?;
         rates.push(measured.rate);
+        costs.push(measured.cpu_micros);
         p50s.push(measured.p50.as_secs_f64() * 1e3);
         p99s.push(measured.p99.as_secs_f64() * 1e3);
     }
     let mut figure = Figure::new(format!("log_write_{in_flight}"), median(&mut rates), "records/s");
     (figure.p50_ms, figure.p99_ms) = (Some(median(&mut p50s)), Some(median(&mut p99s)));
-    Ok(if disk.is_some() { figure.against(median(&mut limits)) } else { figure })
+    let figure = if disk.is_some() { figure.against(median(&mut limits)) } else { figure };
+    Ok((figure, median(&mut costs)))
 }
 
 type Appending = std::pin::Pin<Box<dyn Future<Output = Result<(), LogError>> + Send>>;

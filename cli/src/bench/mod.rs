@@ -2,10 +2,12 @@
 
 pub mod chat;
 mod disk;
+pub mod fill;
 pub mod live;
 mod load;
 pub mod log;
 mod native;
+mod process;
 pub mod runtime;
 pub mod store;
 

@@ -29,12 +29,14 @@ pub async fn run(
     let round = lasting / u32::try_from(parts).expect("a few parts");
     for in_flight in IN_FLIGHT {
         let (mut rates, mut limits, mut p50s, mut p99s) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut costs = Vec::new();
         for _ in 0..ROUNDS {
             if let Some(folder) = disk {
                 limits.push(append_and_sync(folder, RECORD_BYTES, in_flight, round)?);
             }
             let measured = closed_loop(in_flight, 1, round, |writer| puts(&store, &table, writer)).await?;
             rates.push(measured.rate);
+            costs.push(measured.cpu_micros);
             p50s.push(measured.p50.as_secs_f64() * 1e3);
             p99s.push(measured.p99.as_secs_f64() * 1e3);
         }
@@ -44,12 +46,15 @@ pub async fn run(
             figure = figure.against(median(&mut limits));
         }
         report(&figure);
+        if disk.is_some() {
+            report(&Figure::new(format!("store_cpu_{in_flight}"), median(&mut costs), "us/record"));
+        }
     }
     store.drop_table(&table).await?;
     Ok(())
 }
 
-fn schema(table: &Name) -> TableSchema {
+pub(super) fn schema(table: &Name) -> TableSchema {
     TableSchema {
         name: table.clone(),
         partition: KeyAttribute::text("chat_id"),
@@ -66,8 +71,7 @@ fn schema(table: &Name) -> TableSchema {
 fn puts(store: &Arc<dyn Store>, table: &Name, writer: usize) -> impl FnMut(u64) -> Put + Send + use<> {
     let (store, table) = (Arc::clone(store), table.clone());
     let chat = format!("chat_{writer:026}");
-    // keys and names take the rest
-    let content = hex(&incompressible((RECORD_BYTES - 90) / 2));
+    let content = text();
     move |sequence| {
         let item = Item::new()
             .with("chat_id", chat.clone())
@@ -80,6 +84,7 @@ fn puts(store: &Arc<dyn Store>, table: &Name, writer: usize) -> impl FnMut(u64) 
 
 type Put = std::pin::Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send>>;
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// What makes an item about as large as a record: keys and names take the rest.
+pub(super) fn text() -> String {
+    incompressible((RECORD_BYTES - 90) / 2).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -9,7 +9,7 @@ use courant_connectors::connections::{Connections, EmbeddedConnection, LogConnec
 use courant_connectors::embedded::Engine;
 use tempfile::TempDir;
 
-use crate::args::Bench;
+use crate::args::{Bench, StoreBenchOptions};
 use crate::bench::{self, Figure, Format};
 use crate::{app, settings};
 
@@ -18,7 +18,9 @@ pub(super) fn run(file: &Path, command: &Bench) -> anyhow::Result<()> {
     let metrics = app::start_metrics()?;
     let (seconds, json) = match command {
         Bench::Runtime(options) => (options.seconds, options.json),
-        Bench::Store(options) | Bench::Log(options) | Bench::Live(options) => (options.seconds, options.json),
+        Bench::Store(StoreBenchOptions { common: options, .. })
+        | Bench::Log(options)
+        | Bench::Live(options) => (options.seconds, options.json),
         Bench::Chat(options) => (options.seconds, options.json),
         Bench::Idle(options) => (1, options.json),
     };
@@ -33,6 +35,9 @@ pub(super) fn run(file: &Path, command: &Bench) -> anyhow::Result<()> {
     };
     match command {
         Bench::Runtime(_) => bench::runtime::run(lasting, report)?,
+        Bench::Store(StoreBenchOptions { fill: Some(size), .. }) => {
+            on_a_runtime(fill(connections(file)?, size.0, report))?;
+        }
         Bench::Store(_) => on_a_runtime(store(connections(file)?, lasting, report))?,
         Bench::Log(_) => on_a_runtime(log(connections(file)?, lasting, report))?,
         Bench::Live(_) => on_a_runtime(live(connections(file)?, lasting, report))?,
@@ -67,6 +72,14 @@ async fn store(
     let measured = bench::store::run(store, folder.as_ref().map(TempDir::path), lasting, report).await;
     close(engine).await;
     measured
+}
+
+async fn fill(mut connections: Connections, bytes: u64, report: impl FnMut(&Figure)) -> anyhow::Result<()> {
+    let StoreConnection::Embedded(embedded) = &mut connections.store else {
+        anyhow::bail!("only the embedded engine is filled; `connections.store` is a server");
+    };
+    let _folder = move_aside(embedded)?;
+    bench::fill::run(&connections, bytes, report).await
 }
 
 async fn log(

@@ -12,6 +12,7 @@ mod tables;
 mod tap;
 mod test;
 mod topics;
+mod verify;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,7 @@ async fn execute_on(file: PathBuf, command: Command) -> anyhow::Result<()> {
         Command::Topics(command) => topics::run(&file, command).await,
         Command::Iam(options) => iam::run(&file, &options),
         Command::Data(command) => data::run(&file, command).await,
+        Command::Verify(options) => verify::run(&file, options).await,
         Command::Reload => reload(&admin(&file)?).await,
         Command::Stop => Ok(admin(&file)?.stop().await?),
         Command::Bench(_) => unreachable!("has runtimes of its own"),

@@ -28,6 +28,7 @@ impl Engine {
         let unfinished = beside(to, "unfinished");
         let failed = |error: &dyn std::fmt::Display| failed(to, error);
         remove_leftover(&unfinished).map_err(|error| failed(&error))?;
+        self.committer.pass_through().await;
         let (snapshot, parts) = self.one_moment();
         let folder = unfinished.clone();
         let copy = blocking(move || Database::builder(folder).manual_journal_persist(true).open()).await;

@@ -7,14 +7,13 @@
 //! Writes that ask only for order go first, in a group of their own without a sync: they do not wait for the disk, and
 //! the synced group after them carries them there.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fjall::Database;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::clock::Clock;
@@ -26,7 +25,7 @@ const WAITING_KIB: u32 = 256 * 1024;
 /// A group is closed at this size, so that one sync stays short and memory bounded.
 const GROUP_BYTES: usize = 16 * 1024 * 1024;
 /// The part of the last group's time that may be spent waiting for the next one to fill up.
-const PATIENCE: u32 = 8;
+const PATIENCE: u32 = 4;
 
 /// A piece of work for the committer.
 pub(super) trait Job: Send {
@@ -60,14 +59,32 @@ pub(super) enum CommitError {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<(Box<dyn Job>, OwnedSemaphorePermit)>,
+    ordered: Jobs,
+    synced: Jobs,
+    /// How many jobs wake the committer.
+    wake_at: usize,
     /// Why nothing more is taken.
     closed: Option<String>,
 }
 
+impl Queue {
+    fn len(&self) -> usize {
+        self.ordered.len() + self.synced.len()
+    }
+
+    fn is_closed_or_has(&self, jobs: usize) -> bool {
+        self.closed.is_some() || self.len() >= jobs
+    }
+}
+
+/// Jobs and what they hold in memory.
+type Jobs = Vec<(Box<dyn Job>, usize)>;
+
 struct Waiting {
     queue: Mutex<Queue>,
-    not_empty: Condvar,
+    enough: Condvar,
+    /// For what waits and what is being written, in KiB.
+    memory: Semaphore,
 }
 
 impl Waiting {
@@ -79,46 +96,65 @@ impl Waiting {
 
 pub(super) struct Committer {
     waiting: Arc<Waiting>,
-    memory: Arc<Semaphore>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Committer {
     pub(super) fn start(database: Database, folder: String, clock: Clock) -> std::io::Result<Self> {
-        let waiting = Arc::new(Waiting { queue: Mutex::default(), not_empty: Condvar::new() });
+        let memory = Semaphore::new(WAITING_KIB as usize);
+        let waiting = Arc::new(Waiting { queue: Mutex::default(), enough: Condvar::new(), memory });
         let worker = Worker {
             waiting: Arc::clone(&waiting),
             database,
             folder,
             clock,
+            group: Group::default(),
             failed: None,
             last: LastGroup::default(),
         };
         let thread = std::thread::Builder::new().name("courant-commit".into()).spawn(move || worker.run())?;
-        let memory = Arc::new(Semaphore::new(WAITING_KIB as usize));
-        Ok(Self { waiting, memory, thread: Mutex::new(Some(thread)) })
+        Ok(Self { waiting, thread: Mutex::new(Some(thread)) })
     }
 
     /// Hands over a job; it answers by itself, also when the engine closes first.
     pub(super) async fn submit(&self, job: Box<dyn Job>) {
-        let kib = u32::try_from(job.bytes() / 1024 + 1).unwrap_or(u32::MAX).min(WAITING_KIB);
-        let permit =
-            Arc::clone(&self.memory).acquire_many_owned(kib).await.expect("the semaphore is never closed");
+        let bytes = job.bytes();
+        let permit = self.waiting.memory.acquire_many(kib(bytes)).await;
+        // given back by the committer, for a whole group at once
+        permit.expect("the semaphore is never closed").forget();
         let mut queue = self.waiting.lock();
         if let Some(because) = queue.closed.clone() {
             drop(queue);
+            self.waiting.memory.add_permits(kib(bytes) as usize);
             return job.answer(Err(&CommitError::Closed { because }));
         }
-        queue.jobs.push_back((job, permit));
-        if queue.jobs.len() == 1 {
-            self.waiting.not_empty.notify_one();
+        let jobs = match job.durability() {
+            Durability::Ordered => &mut queue.ordered,
+            Durability::Synced => &mut queue.synced,
+        };
+        jobs.push((job, bytes));
+        let is_enough = queue.len() == queue.wake_at;
+        drop(queue);
+        if is_enough {
+            self.waiting.enough.notify_one();
         }
+    }
+
+    /// Waits until the group being written, if there is one, is visible as a whole.
+    ///
+    /// The engine below shows a group's rows to single reads a moment before it shows the group to snapshots. A snapshot
+    /// taken after this has everything that was read by anybody before.
+    pub(super) async fn pass_through(&self) {
+        let (reply, answer) = oneshot::channel();
+        self.submit(Box::new(Passing(reply))).await;
+        // one that is closed has no group under way
+        let _ = answer.await;
     }
 
     /// Finishes what waits and ends the thread.
     pub(super) fn close(&self) {
         self.waiting.lock().closed.get_or_insert_with(|| "the engine is closed".to_owned());
-        self.waiting.not_empty.notify_one();
+        self.waiting.enough.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             && thread.join().is_err()
@@ -128,11 +164,32 @@ impl Committer {
     }
 }
 
+/// A job that does nothing, in its turn.
+struct Passing(oneshot::Sender<()>);
+
+impl Job for Passing {
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    fn durability(&self) -> Durability {
+        Durability::Ordered
+    }
+
+    fn decide(&mut self, _: &mut Group) {}
+
+    fn answer(self: Box<Self>, _: Result<(), &CommitError>) {
+        // nobody waits for it any more
+        let _ = self.0.send(());
+    }
+}
+
 struct Worker {
     waiting: Arc<Waiting>,
     database: Database,
     folder: String,
     clock: Clock,
+    group: Group,
     failed: Option<String>,
     last: LastGroup,
 }
@@ -146,42 +203,48 @@ struct LastGroup {
 
 impl Worker {
     fn run(mut self) {
-        while let Some(jobs) = self.next() {
-            self.last.jobs = jobs.len();
+        while let Some((ordered, synced)) = self.next() {
+            self.last.jobs = ordered.len() + synced.len();
             let started = Instant::now();
-            let (ordered, synced) =
-                jobs.into_iter().partition(|(job, _)| job.durability() == Durability::Ordered);
-            for (durability, jobs) in [(Durability::Ordered, ordered), (Durability::Synced, synced)] {
-                self.commit(jobs, durability);
-            }
+            let kib: u32 = ordered.iter().chain(&synced).map(|(_, bytes)| kib(*bytes)).sum();
+            self.commit(ordered, Durability::Ordered);
+            self.commit(synced, Durability::Synced);
+            self.waiting.memory.add_permits(kib as usize);
             self.last.took = started.elapsed();
         }
     }
 
-    /// Waits for jobs; `None` once closed and empty.
-    fn next(&self) -> Option<Jobs> {
-        let mut queue = self.waiting.lock();
-        while queue.jobs.is_empty() {
-            if queue.closed.is_some() {
-                return None;
-            }
-            queue = self.waiting.not_empty.wait(queue).unwrap_or_else(PoisonError::into_inner);
+    /// Waits for jobs, those that ask only for order apart; `None` once closed and empty.
+    fn next(&self) -> Option<(Jobs, Jobs)> {
+        let mut queue = self.wait(self.waiting.lock(), 1, None);
+        if queue.len() == 0 {
+            return None;
         }
-        let queue = self.wait_for_the_others(queue);
-        Some(take_group(queue))
+        // Callers that were answered together come back together, but not at the same moment. Taking the first of them
+        // alone would make the rest wait for a sync that could have been theirs; waiting costs a small part of that.
+        queue = self.wait(queue, self.last.jobs, Some(self.last.took / PATIENCE));
+        let mut room = GROUP_BYTES;
+        let ordered = take_group(&mut queue.ordered, &mut room);
+        Some((ordered, take_group(&mut queue.synced, &mut room)))
     }
 
-    /// Callers that were answered together come back together, but not at the same moment. Taking the first of them alone
-    /// would make the rest wait for a sync that could have been theirs; waiting costs a small part of that.
-    fn wait_for_the_others<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
-        let patience = self.last.took / PATIENCE;
-        let started = Instant::now();
-        while queue.jobs.len() < self.last.jobs && queue.closed.is_none() && started.elapsed() < patience {
-            drop(queue);
-            std::thread::yield_now();
-            queue = self.waiting.lock();
+    /// Sleeps until there are so many jobs, or none will come any more, or it takes too long.
+    fn wait<'a>(
+        &self,
+        mut queue: MutexGuard<'a, Queue>,
+        jobs: usize,
+        at_most: Option<Duration>,
+    ) -> MutexGuard<'a, Queue> {
+        queue.wake_at = jobs;
+        let waits = |queue: &mut Queue| !queue.is_closed_or_has(jobs);
+        let enough = &self.waiting.enough;
+        match at_most {
+            None => enough.wait_while(queue, waits).unwrap_or_else(PoisonError::into_inner),
+            Some(at_most) => {
+                let waited = enough.wait_timeout_while(queue, at_most, waits);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
         }
-        queue
     }
 
     fn commit(&mut self, mut jobs: Jobs, durability: Durability) {
@@ -194,17 +257,14 @@ impl Worker {
         }
         // A panic in here is a bug; it must not leave callers waiting or half a group behind.
         let committed = catch_unwind(AssertUnwindSafe(|| {
-            let mut group = Group::new(self.clock.unix_millis(), jobs.len());
+            self.group.begin(self.clock.unix_millis());
             for (job, _) in &mut jobs {
-                job.decide(&mut group);
+                job.decide(&mut self.group);
             }
-            group.commit(&self.database, durability)
+            self.group.commit(&self.database, durability)
         }));
         let failed = match committed {
-            Ok(Ok(appends)) => {
-                appends.announce();
-                None
-            }
+            Ok(Ok(())) => None,
             // what the engine below says of all writes after one of its own threads could not write a file
             Ok(Err(fjall::Error::Poisoned)) => {
                 Some(self.fail("writing a file in the background failed, as it does when the disk is full"))
@@ -212,9 +272,8 @@ impl Worker {
             Ok(Err(error)) => Some(self.fail(&error.to_string())),
             Err(_) => Some(self.fail("the committer panicked, see the log")),
         };
-        for (job, permit) in jobs {
+        for (job, _) in jobs {
             job.answer(failed.as_ref().map_or(Ok(()), Err));
-            drop(permit);
         }
     }
 
@@ -228,19 +287,23 @@ impl Worker {
     }
 }
 
-type Jobs = Vec<(Box<dyn Job>, OwnedSemaphorePermit)>;
-
-/// As many of the waiting jobs as fit in a group.
-fn take_group(mut queue: MutexGuard<'_, Queue>) -> Jobs {
-    let mut bytes = 0;
-    let fits = queue.jobs.iter().take_while(|(job, _)| {
-        let fits = bytes < GROUP_BYTES;
-        bytes += job.bytes();
+/// As many of the waiting jobs as there is room for, at least one if there is any room.
+fn take_group(jobs: &mut Jobs, room: &mut usize) -> Jobs {
+    let fits = jobs.iter().take_while(|(_, bytes)| {
+        let fits = *room > 0;
+        *room = room.saturating_sub(*bytes);
         fits
     });
     let count = fits.count();
-    if count == queue.jobs.len() {
-        return std::mem::take(&mut queue.jobs).into();
+    if count == jobs.len() {
+        // as many will come again
+        return std::mem::replace(jobs, Vec::with_capacity(count));
     }
-    queue.jobs.drain(..count).collect()
+    let later = jobs.split_off(count);
+    std::mem::replace(jobs, later)
+}
+
+/// What a job takes of the memory for waiting ones.
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX).min(WAITING_KIB)
 }

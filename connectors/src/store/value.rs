@@ -82,7 +82,7 @@ impl Value {
     fn size(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
-            Self::Number(number) => number.to_string().len() / 2 + 2,
+            Self::Number(number) => number.text_len() / 2 + 2,
             Self::Bytes(bytes) => bytes.len(),
             Self::Bool(_) | Self::Null => 1,
             Self::List(values) => 3 + values.iter().map(|value| value.size() + 1).sum::<usize>(),
@@ -90,7 +90,7 @@ impl Value {
                 3 + values.iter().map(|(name, value)| name.len() + value.size() + 1).sum::<usize>()
             }
             Self::TextSet(set) => set.iter().map(String::len).sum(),
-            Self::NumberSet(set) => set.iter().map(|number| number.to_string().len() / 2 + 2).sum(),
+            Self::NumberSet(set) => set.iter().map(|number| number.text_len() / 2 + 2).sum(),
             Self::BytesSet(set) => set.iter().map(Bytes::len).sum(),
         }
     }

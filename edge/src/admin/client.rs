@@ -79,6 +79,12 @@ impl AdminClient {
         self.ask(&Request::Redrive(request)).await
     }
 
+    /// Starts to check what store and log hold; dropping the result ends it.
+    pub async fn verify(&self, options: serde_json::Value) -> Result<Verifying, ClientError> {
+        let lines = self.send(&Request::Verify(options)).await?;
+        Ok(Verifying { lines, path: self.path.clone() })
+    }
+
     /// Returns once the process has agreed, before it has ended.
     pub async fn stop(&self) -> Result<(), ClientError> {
         self.look(&Request::Stop).await
@@ -131,6 +137,20 @@ pub struct Tapped {
 impl Tapped {
     /// The next record; none once the limit is reached.
     pub async fn next(&mut self) -> Result<Option<TapRecord>, ClientError> {
+        read_answer(&mut self.lines, &self.path).await
+    }
+}
+
+/// Progress of a verification, and its report at the end.
+#[derive(Debug)]
+pub struct Verifying {
+    lines: BufReader<UnixStream>,
+    path: PathBuf,
+}
+
+impl Verifying {
+    /// The next line; none after the report.
+    pub async fn next(&mut self) -> Result<Option<serde_json::Value>, ClientError> {
         read_answer(&mut self.lines, &self.path).await
     }
 }

@@ -137,6 +137,7 @@ impl Connection {
                 let limit = limit.unwrap_or(u64::MAX);
                 self.tap(&pipeline, &stage, limit, reader, writer).await
             }
+            Request::Verify(options) => self.verify(options, reader, writer).await,
             Request::Stop => {
                 // Answered first: what comes after may close this connection.
                 let written = write(&mut writer, &Response::Ok(())).await;
@@ -173,6 +174,34 @@ impl Connection {
             writer.write_all(&line(&Response::Ok(record))?).await?;
         }
         Ok(())
+    }
+}
+
+impl Connection {
+    async fn verify(
+        &self,
+        options: serde_json::Value,
+        mut reader: BufReader<OwnedReadHalf>,
+        mut writer: OwnedWriteHalf,
+    ) -> io::Result<()> {
+        let mut lines = match self.control.verify(options) {
+            Ok(lines) => lines,
+            Err(message) => return write(&mut writer, &Response::<()>::Error(message)).await,
+        };
+        let mut ignored = [0];
+        loop {
+            let line = tokio::select! {
+                line = lines.recv() => line,
+                // The client has no more to say: it hung up, and the verification ends.
+                _ = reader.read(&mut ignored) => return Ok(()),
+                () = self.stop.cancelled() => Some(Err("the process is being stopped".to_owned())),
+            };
+            match line {
+                Some(Ok(line)) => write(&mut writer, &Response::Ok(line)).await?,
+                Some(Err(message)) => return write(&mut writer, &Response::<()>::Error(message)).await,
+                None => return Ok(()),
+            }
+        }
     }
 }
 

@@ -4,9 +4,11 @@
 //! crate of its own, apart from the end-to-end tests, so that a change to a connector is tried without building the
 //! product around it.
 //!
-//! [`model`] is a suite above them: the data model's access patterns, on any store. [`crash`]: a process that writes to the embedded engine until it is killed, and what must be there afterwards.
+//! [`model`] is a suite above them: the data model's access patterns, on any store. [`crash`]: a process that writes to the embedded engine until it is killed, and what must be there afterwards. [`deployment`]: what the product leaves on store and log, for those who look at it.
 
 pub mod crash;
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+pub mod deployment;
 #[cfg(test)]
 mod listed;
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]

@@ -20,6 +20,8 @@ use crate::log::{Appended, LogError, MAX_RECORD_BYTES, NewRecord, Result, Topic,
 pub(in crate::embedded) struct LogAppends {
     /// By topic number and partition.
     pending: BTreeMap<(u32, u32), PendingChunks>,
+    /// Buffers of earlier groups, each about a chunk at most.
+    spare: Vec<Vec<u8>>,
 }
 
 struct PendingChunks {
@@ -34,14 +36,16 @@ struct PendingChunks {
 }
 
 impl PendingChunks {
-    fn push(&mut self, record: &[u8]) -> u64 {
-        if self.records.len() + record.len() > CHUNK_BYTES && self.count > 0 {
+    /// Adds records; returns the offset of the first.
+    fn push(&mut self, run: &Run) -> u64 {
+        if self.records.len() + run.bytes.len() > CHUNK_BYTES && self.count > 0 {
             self.close();
         }
-        self.records.extend_from_slice(record);
-        self.count += 1;
-        self.next_offset += 1;
-        self.next_offset - 1
+        self.records.extend_from_slice(&run.bytes);
+        self.count += run.count;
+        let first = self.next_offset;
+        self.next_offset += u64::from(run.count);
+        first
     }
 
     fn close(&mut self) {
@@ -53,7 +57,9 @@ impl PendingChunks {
 }
 
 impl LogAppends {
-    fn push(&mut self, topic: &Arc<StoredTopic>, partition: u32, record: &[u8], now: u64) -> u64 {
+    /// Adds records; returns the offset of the first.
+    fn push(&mut self, topic: &Arc<StoredTopic>, run: &Run, now: u64) -> u64 {
+        let partition = run.partition;
         let pending = self.pending.entry((topic.number, partition)).or_insert_with(|| {
             let high = topic.watermarks(partition).expect("records are given to partitions that exist").high;
             PendingChunks {
@@ -62,30 +68,33 @@ impl LogAppends {
                 next_offset: high,
                 base: high,
                 count: 0,
-                records: Vec::new(),
+                records: self.spare.pop().unwrap_or_default(),
                 full: Vec::new(),
             }
         });
-        pending.push(record)
+        pending.push(run)
     }
 
     /// Turns the group's records into writes.
     pub(in crate::embedded) fn write(group: &mut Group) {
-        let mut appends = std::mem::take(&mut group.appends);
-        for ((_, partition), pending) in &mut appends.pending {
-            pending.close();
-            for (base, chunk) in pending.full.drain(..) {
-                group.put(&pending.topic.chunks, chunk_key(*partition, base), chunk);
+        let mut pending = std::mem::take(&mut group.appends.pending);
+        for ((_, partition), chunks) in &mut pending {
+            chunks.close();
+            for (base, chunk) in chunks.full.drain(..) {
+                group.put(&chunks.topic.chunks, chunk_key(*partition, base), chunk);
             }
         }
-        group.appends = appends;
+        group.appends.pending = pending;
     }
 
     /// Lets readers have what is now on disk.
-    pub(in crate::embedded) fn announce(self) {
-        for ((_, partition), pending) in &self.pending {
-            pending.topic.set_high(*partition, pending.next_offset, pending.at);
+    pub(in crate::embedded) fn announce(&mut self) {
+        for ((_, partition), pending) in std::mem::take(&mut self.pending) {
+            pending.topic.set_high(partition, pending.next_offset, pending.at);
             pending.topic.announce();
+            if pending.records.capacity() <= 2 * CHUNK_BYTES {
+                self.spare.push(pending.records);
+            }
         }
     }
 }
@@ -97,81 +106,155 @@ impl WriteLog for Engine {
         let Ok(topic) = self.topic(topic) else {
             return (0..count).map(|_| Err(LogError::NoSuchTopic { topic: topic.clone() })).collect();
         };
-        let records = prepare(&topic, &records, &self.shared.groups);
+        let (runs, answers) = prepare(&topic, &records, &self.shared.groups);
+        // the caller's memory is free while its records wait
+        drop(records);
         let (reply, answer) = oneshot::channel();
-        let job = Append { topic, count, records, appended: Vec::with_capacity(count), reply };
+        let job = Append { topic, runs, answers, reply };
         self.committer.submit(Box::new(job)).await;
         let ended = || LogError::UnknownOutcome("the engine ended".to_owned());
         answer.await.unwrap_or_else(|_| (0..count).map(|_| Err(ended())).collect())
     }
 }
 
-struct Encoded {
+/// Records of one call for one partition, encoded one behind another. Not longer than a chunk, unless it is one record.
+struct Run {
     partition: u32,
+    count: u32,
     bytes: Vec<u8>,
 }
 
-fn encoded(topic: &StoredTopic, record: &NewRecord, groups: &Groups) -> Result<Encoded> {
-    let bytes = record.size();
-    if bytes > MAX_RECORD_BYTES {
-        return Err(LogError::TooLarge { bytes, limit: MAX_RECORD_BYTES });
-    }
+/// Encodes the records, and answers for each: its place among the call's records for its partition, or why it cannot be
+/// appended. After one that cannot be, the later ones of its key are not either.
+fn prepare(topic: &StoredTopic, records: &[NewRecord], groups: &Groups) -> (Vec<Run>, Vec<Result<Appended>>) {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut failed_keys = FxHashSet::default();
+    let answers = records.iter().map(|record| {
+        if record.key.as_ref().is_some_and(|key| failed_keys.contains(key)) {
+            return Err(LogError::EarlierFailed);
+        }
+        let bytes = record.size();
+        if bytes > MAX_RECORD_BYTES {
+            failed_keys.extend(record.key.clone());
+            return Err(LogError::TooLarge { bytes, limit: MAX_RECORD_BYTES });
+        }
+        let partition = partition_of(topic, record, groups);
+        let before = runs.iter().filter(|run| run.partition == partition).map(|run| u64::from(run.count));
+        let offset = before.sum();
+        push_record(&mut runs, partition, record);
+        Ok(Appended { partition, offset })
+    });
+    let answers = answers.collect();
+    (runs, answers)
+}
+
+fn partition_of(topic: &StoredTopic, record: &NewRecord, groups: &Groups) -> u32 {
     let partitions = u64::from(topic.partition_count());
     let hash = match &record.key {
         // Part of what is on disk: a key must stay in its partition, so never change it.
         Some(key) => xxhash_rust::xxh3::xxh3_64(key),
         None => groups.next_spread(),
     };
-    let partition = u32::try_from(hash % partitions).expect("less than the number of partitions");
-    Ok(Encoded { partition, bytes: encode_record(record) })
+    u32::try_from(hash % partitions).expect("less than the number of partitions")
 }
 
-/// Makes the records ready. After one that cannot be appended, the later ones of its key are not either.
-fn prepare(topic: &StoredTopic, records: &[NewRecord], groups: &Groups) -> Vec<Result<Encoded>> {
-    let mut failed_keys = FxHashSet::default();
-    let prepared = records.iter().map(|record| {
-        if record.key.as_ref().is_some_and(|key| failed_keys.contains(key)) {
-            return Err(LogError::EarlierFailed);
+fn push_record(runs: &mut Vec<Run>, partition: u32, record: &NewRecord) {
+    let bytes = record.size();
+    let fits = |run: &Run| run.partition == partition && run.bytes.len() + bytes <= CHUNK_BYTES;
+    // the last one of a partition is the one that is not full
+    match runs.iter_mut().rev().find(|run| run.partition == partition).filter(|run| fits(run)) {
+        Some(run) => {
+            encode_record(record, &mut run.bytes);
+            run.count += 1;
         }
-        let encoded = encoded(topic, record, groups);
-        if encoded.is_err() {
-            failed_keys.extend(record.key.clone());
+        None => {
+            let mut run = Run { partition, count: 1, bytes: Vec::new() };
+            encode_record(record, &mut run.bytes);
+            runs.push(run);
         }
-        encoded
-    });
-    prepared.collect()
+    }
 }
 
 struct Append {
     topic: Arc<StoredTopic>,
-    count: usize,
-    records: Vec<Result<Encoded>>,
-    appended: Vec<Result<Appended>>,
+    runs: Vec<Run>,
+    /// Offsets count from the call's first record of a partition, until that is appended.
+    answers: Vec<Result<Appended>>,
     reply: oneshot::Sender<Vec<Result<Appended>>>,
 }
 
 impl Job for Append {
     fn bytes(&self) -> usize {
-        self.records.iter().flatten().map(|record| record.bytes.len() + 64).sum()
+        self.runs.iter().map(|run| run.bytes.len() + 64).sum()
     }
 
     fn decide(&mut self, group: &mut Group) {
+        if self.topic.check_exists().is_err() {
+            for answer in self.answers.iter_mut().filter(|answer| answer.is_ok()) {
+                *answer = Err(LogError::NoSuchTopic { topic: self.topic.name().clone() });
+            }
+            return;
+        }
         let now = group.now;
-        for record in self.records.drain(..) {
-            let appended = self.topic.check_exists().and(record).map(|record| {
-                let offset = group.appends.push(&self.topic, record.partition, &record.bytes, now);
-                Appended { partition: record.partition, offset }
-            });
-            self.appended.push(appended);
+        let mut firsts: Vec<(u32, u64)> = Vec::with_capacity(self.runs.len());
+        for run in std::mem::take(&mut self.runs) {
+            let first = group.appends.push(&self.topic, &run, now);
+            if firsts.iter().all(|(partition, _)| *partition != run.partition) {
+                firsts.push((run.partition, first));
+            }
+        }
+        for appended in self.answers.iter_mut().flatten() {
+            let first = firsts.iter().find(|(partition, _)| *partition == appended.partition);
+            appended.offset += first.expect("a record is in a run of its partition").1;
         }
     }
 
     fn answer(self: Box<Self>, committed: std::result::Result<(), &CommitError>) {
         let answers = match committed {
-            Ok(()) => self.appended,
-            Err(error) => (0..self.count).map(|_| Err(commit_error(error))).collect(),
+            Ok(()) => self.answers,
+            Err(error) => self.answers.iter().map(|_| Err(commit_error(error))).collect(),
         };
         // a caller that went away does not want to know
         let _ = self.reply.send(answers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::super::super::Options;
+    use super::*;
+    use crate::log::{AdminLog as _, Fetch, Offsets, ReadLog as _, Retention, TopicPartition, TopicSpec};
+
+    /// Several partitions, more than a chunk for each, and some that cannot be appended: every answer names the place
+    /// where its record is.
+    #[tokio::test]
+    async fn each_record_is_where_its_answer_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::open(folder.path(), Options::default()).await.unwrap();
+        let topic = Topic::from("events");
+        let spec =
+            TopicSpec { name: topic.clone(), partitions: 3, retention: Retention::default(), replication: 1 };
+        engine.create_topic(&spec).await.unwrap();
+        let record = |number: usize| {
+            let size = if number % 100 == 42 { MAX_RECORD_BYTES + 1 } else { 4000 };
+            let mut payload = number.to_be_bytes().to_vec();
+            payload.resize(size, 7);
+            let key = Some(Bytes::from(format!("key {}", number % 17)));
+            NewRecord { key, payload: payload.into(), headers: Vec::new() }
+        };
+        for call in 0..2 {
+            let numbers = call * 400..(call + 1) * 400;
+            let answers = engine.produce(&topic, numbers.clone().map(record).collect()).await;
+            assert!(answers.iter().any(|answer| matches!(answer, Err(LogError::TooLarge { .. }))));
+            for (number, answer) in numbers.zip(answers) {
+                let Ok(Appended { partition, offset }) = answer else { continue };
+                let at = TopicPartition::new(&topic, partition);
+                let mut reader = engine.read_from(Offsets::from([(at, offset)])).await.unwrap();
+                let Fetch::Records { records, .. } = reader.fetch(1).await.unwrap() else { panic!() };
+                assert_eq!((records[0].offset, &records[0].payload), (offset, &record(number).payload));
+            }
+        }
     }
 }

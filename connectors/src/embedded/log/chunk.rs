@@ -38,14 +38,15 @@ struct StoredHeader<'a> {
     value: &'a [u8],
 }
 
-/// The record as it will stand in its chunk.
-pub(super) fn encode_record(record: &NewRecord) -> Vec<u8> {
+/// Appends the record as it will stand in its chunk.
+pub(super) fn encode_record(record: &NewRecord, out: &mut Vec<u8>) {
     let headers =
         record.headers.iter().map(|header| StoredHeader { name: &header.name, value: &header.value });
     let stored =
         StoredRecord { key: record.key.as_deref(), payload: &record.payload, headers: headers.collect() };
-    postcard::to_extend(&stored, Vec::with_capacity(record.size() + 16))
-        .expect("a record can always be written to memory")
+    out.reserve(record.size() + 16);
+    let encoded = postcard::to_extend(&stored, std::mem::take(out));
+    *out = encoded.expect("a record can always be written to memory");
 }
 
 /// A chunk of encoded records.
@@ -137,7 +138,8 @@ mod tests {
                     .collect(),
             })
             .collect();
-        let encoded: Vec<u8> = records.iter().flat_map(encode_record).collect();
+        let mut encoded = Vec::new();
+        records.iter().for_each(|record| encode_record(record, &mut encoded));
         let chunk = Bytes::from(encode_chunk(ChunkHeader { count: 5, at: 7 }, &encoded));
         for from in 10..=15u64 {
             let mut cursor = ChunkCursor::new(10, chunk.clone()).unwrap();
@@ -157,8 +159,9 @@ mod tests {
 
     #[test]
     fn a_cut_chunk_is_an_error() {
-        let record =
-            encode_record(&NewRecord { payload: Bytes::from_static(&[1; 50]), ..NewRecord::default() });
+        let mut record = Vec::new();
+        let new = NewRecord { payload: Bytes::from_static(&[1; 50]), ..NewRecord::default() };
+        encode_record(&new, &mut record);
         let chunk = encode_chunk(ChunkHeader { count: 1, at: 0 }, &record);
         let mut cursor = ChunkCursor::new(0, Bytes::from(chunk[..chunk.len() - 1].to_vec())).unwrap();
         assert!(matches!(cursor.next(), Err(LogError::Damaged(_))));

@@ -26,24 +26,72 @@ use crate::store::{
 
 /// Enough for as many workers on one table; more would make the entries of a group smaller.
 const SHARDS: u8 = 4;
+/// What a single large group needed is not kept for all later ones.
+const SPARE_BYTES: usize = 1 << 20;
 /// The highest number given, in the catalog's keyspace.
 const LAST_NUMBER: &[u8] = b"last-change";
 
+/// A change as it is read. It is written as the same bytes from items that are encoded already, see [`RawChange`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct StoredChange {
+struct StoredChange {
     /// Milliseconds since 1970.
+    at: u64,
+    old: Option<Item>,
+    new: Option<Item>,
+    expired: bool,
+}
+
+/// A change on its way: its items are the bytes of the rows.
+pub(super) struct RawChange<'a> {
     pub(super) at: u64,
-    pub(super) old: Option<Item>,
-    pub(super) new: Option<Item>,
+    pub(super) old: Option<&'a [u8]>,
+    pub(super) new: Option<&'a [u8]>,
     pub(super) expired: bool,
+}
+
+impl RawChange<'_> {
+    /// Postcard puts the parts of a struct one behind another, so encoded items are put there as they are.
+    fn write(&self, out: &mut Vec<u8>) {
+        push_postcard(&self.at, out);
+        for item in [self.old, self.new] {
+            out.push(u8::from(item.is_some()));
+            out.extend_from_slice(item.unwrap_or_default());
+        }
+        out.push(u8::from(self.expired));
+    }
+}
+
+fn push_postcard<T: Serialize>(value: &T, out: &mut Vec<u8>) {
+    *out = postcard::to_extend(value, std::mem::take(out)).expect("memory takes every value");
 }
 
 /// The changes of a group, until it is committed.
 #[derive(Default)]
 pub(in crate::embedded) struct StoreChanges {
     /// By table number and shard.
-    pending: BTreeMap<(u32, u8), (Keyspace, Vec<StoredChange>)>,
+    pending: BTreeMap<(u32, u8), ShardChanges>,
     numbering: Option<Arc<Numbering>>,
+    /// Buffers of earlier groups.
+    spare: Vec<Vec<u8>>,
+}
+
+/// What a group changes in one shard.
+struct ShardChanges {
+    keyspace: Keyspace,
+    count: u64,
+    /// The changes as they are written, one behind another.
+    bytes: Vec<u8>,
+}
+
+impl ShardChanges {
+    /// The entry: a list as postcard has it, which is the number of its members in front of them.
+    fn entry(&self) -> Vec<u8> {
+        const LONGEST_NUMBER: usize = 10;
+        let mut entry = Vec::with_capacity(LONGEST_NUMBER + self.bytes.len());
+        push_postcard(&self.count, &mut entry);
+        entry.extend_from_slice(&self.bytes);
+        entry
+    }
 }
 
 /// Gives the changes their numbers.
@@ -65,22 +113,27 @@ impl Numbering {
 }
 
 impl StoreChanges {
-    pub(super) fn push(&mut self, table: &Table, row: &[u8], change: StoredChange) {
+    pub(super) fn push(&mut self, table: &Table, row: &[u8], change: &RawChange<'_>) {
         let Some(keyspace) = &table.changes else { return };
         self.numbering.get_or_insert_with(|| Arc::clone(&table.numbering));
-        let shard = (table.number, shard_of(row, SHARDS));
-        self.pending.entry(shard).or_insert_with(|| (keyspace.clone(), Vec::new())).1.push(change);
+        let shard = self.pending.entry((table.number, shard_of(row, SHARDS)));
+        let shard =
+            shard.or_insert_with(|| ShardChanges { keyspace: keyspace.clone(), count: 0, bytes: Vec::new() });
+        change.write(&mut shard.bytes);
+        shard.count += 1;
     }
 
     /// Turns the group's changes into writes. Only the committer numbers changes, so nothing comes in between.
     pub(in crate::embedded) fn write(group: &mut Group) {
-        let Self { pending, numbering } = std::mem::take(&mut group.changes);
-        let Some(numbering) = numbering else { return };
+        let Some(numbering) = group.changes.numbering.take() else { return };
         let mut last = numbering.last();
-        for ((_, shard), (keyspace, changes)) in pending {
-            let bytes = postcard::to_allocvec(&changes).expect("changes can always be written to memory");
-            group.put(&keyspace, entry_key(shard, last + 1), bytes);
-            last += changes.len() as u64;
+        for ((_, shard), mut changes) in std::mem::take(&mut group.changes.pending) {
+            group.put(&changes.keyspace, entry_key(shard, last + 1), changes.entry());
+            last += changes.count;
+            changes.bytes.clear();
+            if changes.bytes.capacity() <= SPARE_BYTES {
+                group.changes.spare.push(changes.bytes);
+            }
         }
         // Readers may learn of a number before its change is visible; it will be, or the engine has failed.
         numbering.last.store(last, Ordering::Release);
@@ -258,4 +311,34 @@ fn change(schema: &TableSchema, number: u64, stored: StoredChange) -> Result<Cha
     };
     let sequence = SequenceNumber(number.to_smolstr());
     Ok(Change { sequence, at: from_unix_millis(at), key, old, new, expired })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::encoding::encode_item;
+    use super::*;
+
+    #[test]
+    fn encoded_items_are_put_together_as_postcard_would() {
+        let item = |text: &str| Item::new().with("id", "a").with("n", 300u64).with("text", text);
+        let (old, new) = (item("before"), item(&"after".repeat(100)));
+        let changes = [(None, Some(&new)), (Some(&old), Some(&new)), (Some(&new), None)];
+        let encoded = |item: &Item| encode_item(item, item.size());
+        let mut shard_bytes = Vec::new();
+        for (old, new) in changes {
+            let (old, new) = (old.map(encoded), new.map(encoded));
+            let raw =
+                RawChange { at: 1 << 40, old: old.as_deref(), new: new.as_deref(), expired: new.is_none() };
+            raw.write(&mut shard_bytes);
+        }
+        let mut entry = Vec::new();
+        push_postcard(&(changes.len() as u64), &mut entry);
+        entry.extend_from_slice(&shard_bytes);
+        let read = decode(&entry).unwrap();
+        assert_eq!(read.len(), changes.len());
+        for (read, (old, new)) in read.into_iter().zip(changes) {
+            assert_eq!((read.at, read.expired), (1 << 40, new.is_none()));
+            assert_eq!((read.old.as_ref(), read.new.as_ref()), (old, new));
+        }
+    }
 }

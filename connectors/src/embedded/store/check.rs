@@ -69,7 +69,8 @@ impl Table {
     ) -> Result<bool> {
         let Some(key) = index_key(&index.schema, item, row) else { return Ok(false) };
         let found = snapshot.get(&index.rows, key).map_err(read_error)?;
-        let expected = encode_item(&self.projected(&index.schema, item));
+        let projected = self.projected(&index.schema, item);
+        let expected = encode_item(&projected, projected.size());
         if found.as_deref() != Some(&expected[..]) {
             let how = if found.is_some() { "otherwise than in" } else { "not though it is in" };
             let (table, index) = (self.name(), &index.schema.name);

@@ -27,6 +27,10 @@ fn push_open(value: &Value, out: &mut Vec<u8>) {
         _ => unreachable!("keys are checked against the schema before they are encoded"),
     };
     let mut rest = bytes;
+    // nearly no key has any
+    if !rest.contains(&0) {
+        return out.extend_from_slice(rest);
+    }
     while let Some(zero) = rest.iter().position(|byte| *byte == 0) {
         out.extend_from_slice(&rest[..zero]);
         out.extend_from_slice(&[0, 0xff]);
@@ -52,7 +56,10 @@ fn bucket(partition: &[u8]) -> u8 {
 
 /// Where a table's rows of one partition key begin.
 pub(super) fn partition_prefix(partition: &Value) -> Vec<u8> {
-    let mut key = vec![0];
+    /// A bucket, the end of the partition key and a number or an id behind it.
+    const OTHERS: usize = 40;
+    let mut key = Vec::with_capacity(OTHERS + partition.as_text().map_or(0, str::len));
+    key.push(0);
     push_ended(partition, &mut key);
     key[0] = bucket(&key[1..]);
     key
@@ -101,12 +108,26 @@ pub(super) fn shard_of(row: &[u8], shards: u8) -> u8 {
     u8::try_from(shard).expect("less than the number of shards")
 }
 
-/// The row's key of an item, or of a key given as an item.
+/// The row's key of an item.
 pub(super) fn row_key(schema: &TableSchema, item: &Item) -> Result<Vec<u8>, StoreError> {
-    let partition = key_value(schema, &schema.partition, item, MAX_PARTITION_KEY_BYTES)?;
-    let mut key = partition_prefix(partition);
+    row_key_of(schema, |name| item.get(name))
+}
+
+/// The row's key, from wherever its attributes are.
+pub(super) fn row_key_of<'a>(
+    schema: &TableSchema,
+    value: impl Fn(&Name) -> Option<&'a Value>,
+) -> Result<Vec<u8>, StoreError> {
+    let key_value = |attribute: &KeyAttribute, limit| {
+        let (table, name) = (&schema.name, &attribute.name);
+        let missing = || invalid(format!("table '{table}' needs the key attribute '{name}'"));
+        let value = value(name).ok_or_else(missing)?;
+        check_key(table, attribute, value, limit)?;
+        Ok(value)
+    };
+    let mut key = partition_prefix(key_value(&schema.partition, MAX_PARTITION_KEY_BYTES)?);
     if let Some(sort) = &schema.sort {
-        push_last(key_value(schema, sort, item, MAX_SORT_KEY_BYTES)?, &mut key);
+        push_last(key_value(sort, MAX_SORT_KEY_BYTES)?, &mut key);
     }
     Ok(key)
 }
@@ -119,19 +140,6 @@ pub(super) fn index_key(index: &IndexSchema, item: &Item, row: &[u8]) -> Option<
     }
     key.extend_from_slice(row);
     Some(key)
-}
-
-fn key_value<'a>(
-    schema: &TableSchema,
-    attribute: &KeyAttribute,
-    item: &'a Item,
-    limit: usize,
-) -> Result<&'a Value, StoreError> {
-    let (table, name) = (&schema.name, &attribute.name);
-    let value =
-        item.get(name).ok_or_else(|| invalid(format!("table '{table}' needs the key attribute '{name}'")))?;
-    check_key(table, attribute, value, limit)?;
-    Ok(value)
 }
 
 /// That a value can be this key attribute.
@@ -164,10 +172,11 @@ fn invalid(message: String) -> StoreError {
     StoreError::Invalid(message)
 }
 
-pub(super) fn encode_item(item: &Item) -> Vec<u8> {
+/// An item as it is on disk. The same item has the same bytes. Its size is asked for since most callers know it.
+pub(super) fn encode_item(item: &Item, size: usize) -> Vec<u8> {
     // Close to what it takes, since the engine keeps the buffer in memory for a while: a length and a kind per
     // attribute beside names and values.
-    let bytes = Vec::with_capacity(item.size() + 6 * item.len() + 2);
+    let bytes = Vec::with_capacity(size + 6 * item.len() + 2);
     postcard::to_extend(item, bytes).expect("an item can always be written to memory")
 }
 

@@ -1,13 +1,14 @@
 //! The store in the embedded engine.
 //!
 //! - `encoding`: keys whose bytes are in order; `table`: rows, indexes and ends; `changes`: the change stream.
-//! - `read`: gets, queries, scans; `write`: what the committer decides; `tokens`: transactions done before.
+//! - `read`: gets, queries, scans; `prepared`, `write`: what the committer decides; `tokens`: transactions done before.
 //! - `admin`: tables come and go; `sweep`: what time removes; `check`: whether all agrees.
 
 mod admin;
 mod changes;
 mod check;
 mod encoding;
+mod prepared;
 mod read;
 mod sweep;
 mod table;

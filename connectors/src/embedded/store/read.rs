@@ -53,7 +53,7 @@ impl ScanStore for Engine {
 impl Engine {
     fn get_now(&self, get: &Get) -> Result<Option<Item>> {
         let table = self.table(&get.table)?;
-        let row = super::write::checked_row(&table, &get.key)?;
+        let row = super::prepared::checked_row(&table, &get.key)?;
         let Some(bytes) = table.rows.get(row).map_err(read_error)? else { return Ok(None) };
         let item = decode_item(&bytes)?;
         let ended = table.schema.has_ended(&item, self.shared.clock.since_1970());

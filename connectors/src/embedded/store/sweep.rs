@@ -10,8 +10,6 @@ use tokio::sync::oneshot;
 use super::super::committer::{CommitError, Job};
 use super::super::group::Group;
 use super::super::shared::Shared;
-use super::encoding::decode_item;
-use super::read_error;
 use super::table::{RowChange, Table};
 use crate::store::{Durability, Result};
 
@@ -52,13 +50,10 @@ fn sweep_rows(table: &Table, group: &mut Group) -> Result<usize> {
     let ended = table.ended_rows(now.as_secs(), AT_ONCE)?;
     let count = ended.len();
     for (end, row) in ended {
-        let stored = group.get(&table.rows, &row).map_err(read_error)?;
-        let stored = stored.map(|bytes| decode_item(&bytes)).transpose()?;
-        match stored.filter(|item| table.schema.has_ended(item, now)) {
-            Some(item) => {
-                let change =
-                    RowChange { row: &row, old: Some(item), new: None, encoded: None, expired: true };
-                table.change_row(group, change);
+        let stored = table.stored_row(group, &row)?;
+        match stored.filter(|stored| table.schema.has_ended(&stored.item, now)) {
+            Some(old) => {
+                table.change_row(group, RowChange { row, old: Some(&old), new: None, expired: true });
             }
             // replaced in this very group: only the note of its end is left over
             None => table.forget_end(group, end, &row),

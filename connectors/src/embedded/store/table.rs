@@ -1,16 +1,17 @@
 //! A table as the engine keeps it: rows, one keyspace per index, and what the schema asks for beside them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fjall::{Database, Keyspace};
+use fjall::{Database, Keyspace, Slice};
 use serde::{Deserialize, Serialize};
 
 use super::super::group::Group;
 use super::super::shared::open_keyspace;
 use super::super::space::{IndexSpace, TableSpace};
-use super::changes::{Numbering, StoredChange};
-use super::encoding::{check_key, encode_item, index_key};
+use super::changes::{Numbering, RawChange};
+use super::encoding::{check_key, decode_item, encode_item, index_key};
 use crate::store::{
     IndexSchema, Item, MAX_ITEM_BYTES, MAX_PARTITION_KEY_BYTES, Name, Projection, Result, StoreError, Stream,
     TableSchema,
@@ -41,13 +42,24 @@ pub(super) struct Index {
     pub(super) rows: Keyspace,
 }
 
+/// A row that is there.
+pub(super) struct StoredRow {
+    pub(super) bytes: Slice,
+    pub(super) item: Item,
+}
+
+/// A row that will be there.
+pub(super) struct NewRow<'a> {
+    pub(super) encoded: Vec<u8>,
+    /// Absent where nobody looks at it, see [`Table::looks_at_items`].
+    pub(super) item: Option<&'a Item>,
+}
+
 /// A change to one row, decided and not yet written.
 pub(super) struct RowChange<'a> {
-    pub(super) row: &'a [u8],
-    pub(super) old: Option<Item>,
-    pub(super) new: Option<&'a Item>,
-    /// The new item as it is written, if somebody encoded it already.
-    pub(super) encoded: Option<Vec<u8>>,
+    pub(super) row: Vec<u8>,
+    pub(super) old: Option<&'a StoredRow>,
+    pub(super) new: Option<NewRow<'a>>,
     pub(super) expired: bool,
 }
 
@@ -111,8 +123,8 @@ impl Table {
         Ok(())
     }
 
-    /// That an item may be stored here. Its row key was checked when it was made.
-    pub(super) fn check_item(&self, item: &Item) -> Result<()> {
+    /// That an item may be stored here, and its size. Its row key was checked when it was made.
+    pub(super) fn check_item(&self, item: &Item) -> Result<usize> {
         let (table, size) = (&self.schema.name, item.size());
         if size > MAX_ITEM_BYTES {
             return Err(StoreError::Invalid(format!(
@@ -131,7 +143,7 @@ impl Table {
                 }
             }
         }
-        Ok(())
+        Ok(size)
     }
 
     /// Whether writing a row needs to know what was there.
@@ -139,34 +151,50 @@ impl Table {
         !self.indexes.is_empty() || self.expiry.is_some() || self.changes.is_some()
     }
 
+    /// The row as the group will leave it.
+    pub(super) fn stored_row(&self, group: &Group, row: &[u8]) -> Result<Option<StoredRow>> {
+        let Some(bytes) = group.get(&self.rows, row).map_err(super::read_error)? else { return Ok(None) };
+        let item = decode_item(&bytes)?;
+        Ok(Some(StoredRow { bytes, item }))
+    }
+
+    /// Whether writing a row needs more of the new item than its bytes.
+    pub(super) fn looks_at_items(&self) -> bool {
+        !self.indexes.is_empty() || self.expiry.is_some()
+    }
+
     /// Adds to the group everything that a change of this row means.
     pub(super) fn change_row(&self, group: &mut Group, change: RowChange<'_>) {
-        let RowChange { row, old, new, encoded, expired } = change;
-        match new {
-            Some(item) => group.put(&self.rows, row.to_vec(), encoded.unwrap_or_else(|| encode_item(item))),
-            None => group.remove(&self.rows, row.to_vec()),
-        }
-        if old.as_ref() == new {
-            return;
-        }
-        for index in &self.indexes {
-            self.change_index(group, index, row, old.as_ref(), new);
-        }
-        if let Some(expiry) = &self.expiry {
-            let end_of = |item: Option<&Item>| item?.u64(self.schema.ttl.as_ref()?);
-            let (before, after) = (end_of(old.as_ref()), end_of(new));
-            if before != after {
-                if let Some(before) = before {
-                    group.remove(expiry, expiry_key(before, row));
-                }
-                if let Some(after) = after {
-                    group.put(expiry, expiry_key(after, row), []);
-                }
+        let RowChange { row, old, new, expired } = change;
+        let (old_bytes, new_bytes) = (old.map(|old| &*old.bytes), new.as_ref().map(|new| &*new.encoded));
+        if old_bytes != new_bytes {
+            let (before, after) = (old.map(|old| &old.item), new.as_ref().and_then(|new| new.item));
+            for index in &self.indexes {
+                self.change_index(group, index, &row, before, after);
+            }
+            self.change_end(group, &row, before, after);
+            if self.changes.is_some() {
+                let change = RawChange { at: group.now, old: old_bytes, new: new_bytes, expired };
+                group.changes.push(self, &row, &change);
             }
         }
-        if self.changes.is_some() {
-            let change = StoredChange { at: group.now, old, new: new.cloned(), expired };
-            group.changes.push(self, row, change);
+        match new {
+            Some(new) => group.put(&self.rows, row, new.encoded),
+            None => group.remove(&self.rows, row),
+        }
+    }
+
+    fn change_end(&self, group: &mut Group, row: &[u8], old: Option<&Item>, new: Option<&Item>) {
+        let Some(expiry) = &self.expiry else { return };
+        let end_of = |item: Option<&Item>| item?.u64(self.schema.ttl.as_ref()?);
+        let (before, after) = (end_of(old), end_of(new));
+        if before != after {
+            if let Some(before) = before {
+                group.remove(expiry, expiry_key(before, row));
+            }
+            if let Some(after) = after {
+                group.put(expiry, expiry_key(after, row), []);
+            }
         }
     }
 
@@ -186,17 +214,19 @@ impl Table {
             group.remove(&index.rows, before);
         }
         if let Some((key, item)) = after {
-            group.put(&index.rows, key, encode_item(&self.projected(&index.schema, item)));
+            let projected = self.projected(&index.schema, item);
+            group.put(&index.rows, key, encode_item(&projected, projected.size()));
         }
     }
 
-    pub(super) fn projected(&self, index: &IndexSchema, item: &Item) -> Item {
+    pub(super) fn projected<'a>(&self, index: &IndexSchema, item: &'a Item) -> Cow<'a, Item> {
         match index.projection {
-            Projection::All => item.clone(),
+            Projection::All => Cow::Borrowed(item),
             Projection::KeysOnly => {
                 // with the end of the item, so that an ended one is hidden here too
                 let names = self.schema.key_names(Some(index)).chain(&self.schema.ttl);
-                names.filter_map(|name| Some((name.clone(), item.get(name)?.clone()))).collect()
+                let attributes = names.filter_map(|name| Some((name.clone(), item.get(name)?.clone())));
+                Cow::Owned(attributes.collect())
             }
         }
     }

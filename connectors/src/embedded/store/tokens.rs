@@ -6,7 +6,7 @@ use fjall::Keyspace;
 
 use super::super::group::Group;
 use super::read_error;
-use crate::store::{Result, StoreError, Write};
+use crate::store::{Result, StoreError};
 
 /// As long as DynamoDB knows a token.
 const KNOWN_FOR_MILLIS: u64 = 10 * 60 * 1000;
@@ -24,14 +24,13 @@ pub(super) struct TokenUse {
 }
 
 impl TokenUse {
-    pub(super) fn new(token: &str, writes: &[Write]) -> Result<Self> {
+    pub(super) fn new(token: &str, digest: u128) -> Result<Self> {
         if token.is_empty() || token.chars().count() > MAX_TOKEN_CHARS {
             return Err(StoreError::Invalid(format!(
                 "a transaction's token has 1 to {MAX_TOKEN_CHARS} characters"
             )));
         }
-        let bytes = postcard::to_allocvec(writes).expect("writes can always be written to memory");
-        Ok(Self { token: token.as_bytes().to_vec(), digest: xxhash_rust::xxh3::xxh3_128(&bytes) })
+        Ok(Self { token: token.as_bytes().to_vec(), digest })
     }
 
     fn key(&self) -> Vec<u8> {

@@ -154,7 +154,7 @@ async fn an_unknown_outcome_that_cannot_be_looked_up_is_tried_again() {
             looks += 1;
             (looks == 2).then(|| Fault::Refuse(StoreError::Unavailable("down".into())))
         }
-        Call::Write(_) => None,
+        Call::Write(_) | Call::BatchWrite => None,
     });
     assert!(retries(&tell(&*stage, vec![send(&chat, "a")]).await));
     world.store.works_again();
