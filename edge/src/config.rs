@@ -97,8 +97,13 @@ impl From<Network> for String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use courant_pipeline::Services;
+    use courant_pipeline::config::{Loader, Section};
+    use courant_pipeline::spec::Registry;
     use serde_json::json;
+
+    use super::*;
+    use crate::auth::AuthConfig;
 
     #[test]
     fn an_address_is_text_and_a_typo_is_an_error() {
@@ -119,5 +124,40 @@ mod tests {
         );
         assert_eq!(serde_json::from_value::<EdgeConfig>(json!(both)).unwrap(), both);
         assert!(config(&["proxy.example"]).unwrap_err().to_string().contains("10.0.0.0/8"));
+    }
+
+    /// As the process reads them: files, environment, and the schemas made from these types.
+    #[test]
+    fn every_key_can_be_written_in_the_file_and_some_in_the_environment() {
+        let sections = [Section::of::<EdgeConfig>("edge"), Section::of::<AuthConfig>("auth")];
+        let loader = Loader::new(Registry(&[]), Services::default()).sections(&sections);
+        let text = r#"
+            [edge]
+            listen = "0.0.0.0:8080"
+            max_requests = 10
+            request_timeout = "3s"
+            allowed_origins = ["https://chat.example.com"]
+            trusted_proxies = ["10.0.0.0/8"]
+            limits = { messages = "100/min", logins = "5/15min" }
+            [auth]
+            require_verification = false
+            session_lifetime = "7days"
+            signing_keys = [{ id = "b", secret_env = "KEY_B" }, { id = "a", secret_file = "key-a" }]
+        "#;
+        let env = [("COURANT_EDGE__LIMITS__ENABLED".to_owned(), "false".to_owned())];
+        let loaded = loader.load_str("pipelines.toml", text, env).unwrap_or_else(|wrong| panic!("{wrong}"));
+        let (edge, auth): (EdgeConfig, AuthConfig) = (loaded.section("edge"), loaded.section("auth"));
+        assert!(!edge.limits.enabled, "the environment switches limits off");
+        assert_eq!((edge.limits.messages.count.get(), edge.request_timeout), (100, Span::secs(3)));
+        assert_eq!((auth.signing_keys.len(), auth.signing_keys[0].id.as_str()), (2, "b"));
+        assert_eq!(auth.audience, "courant", "what is left out is built in");
+        for (wrong, said) in [
+            ("[edge]\nallowed_origins = [\"*\"]", "is not an origin"),
+            ("[edge.limits]\nmessages = \"many\"", "is not a rate"),
+            ("[auth]\nsigning_key = []", "signing_keys"),
+        ] {
+            let error = loader.load_str("pipelines.toml", wrong, []).err().expect(wrong).to_string();
+            assert!(error.contains(said), "{error}");
+        }
     }
 }
