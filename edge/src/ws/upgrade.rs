@@ -25,7 +25,7 @@ use super::registrations;
 use super::socket::Socket;
 use crate::Api;
 use crate::http::{ClientAddress, ConnectionSlot, refused};
-use crate::limits::Limit;
+use crate::limits::{Limit, by_address};
 
 /// The subprotocol of this version; the only one that is ever selected.
 const PROTOCOL: &str = "courant.v1";
@@ -57,7 +57,7 @@ pub(super) async fn answer(api: Api, gateway: Gateway, asked: Asked) -> Response
 async fn accept(api: &Api, gateway: &Gateway, asked: Asked) -> Result<Response, Refusal> {
     let Asked { headers, from, slot, upgrade } = asked;
     if let Some(ClientAddress(address)) = from {
-        api.limits.take(Limit::Anonymous, &address.to_string()).await?;
+        api.limits.take(Limit::Anonymous, &by_address(address)).await?;
     }
     let (key, upgrade) = handshake(&headers, upgrade)?;
     if !api.origins.admit(&headers) {
