@@ -54,7 +54,7 @@ macro_rules! ids {
 macro_rules! generated_ids {
     ($($id:ident $prefix:literal;)*) => { $(
         impl $id {
-            /// A new one, later in order than those made before it on this machine.
+            /// A new one, later in order than those made before it on this machine, to the millisecond.
             pub fn generate() -> Self {
                 Self(smol_str::format_smolstr!(concat!($prefix, "_{}"), ulid::Ulid::generate()))
             }

@@ -22,7 +22,6 @@ pub(super) struct Registry(RwLock<Peers>);
 #[derive(Default)]
 pub(super) struct Peers {
     by_id: FxHashMap<ConnectionId, Arc<Peer>>,
-    /// Ids are in the order of their making, so a user's oldest socket comes first.
     by_user: BTreeMap<(UserId, ConnectionId), Arc<Peer>>,
 }
 
@@ -65,8 +64,10 @@ impl Registry {
             return Err(NoRoom);
         }
         let connection = &peer.connection;
-        let open: Vec<_> =
+        let mut open: Vec<_> =
             peers.of_user(&connection.user).filter(|other| other.outbox.is_open()).cloned().collect();
+        // Not by their ids, which are in no order within a millisecond.
+        open.sort_by_key(|other| other.connection.connected_at);
         let of_device: Vec<_> =
             open.iter().filter(|other| other.connection.device == connection.device).cloned().collect();
         let mut replaced: Vec<_> = oldest_beyond(&of_device, room.per_device).to_vec();
