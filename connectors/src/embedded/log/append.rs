@@ -162,16 +162,13 @@ fn push_record(runs: &mut Vec<Run>, partition: u32, record: &NewRecord) {
     let bytes = record.size();
     let fits = |run: &Run| run.partition == partition && run.bytes.len() + bytes <= CHUNK_BYTES;
     // the last one of a partition is the one that is not full
-    match runs.iter_mut().rev().find(|run| run.partition == partition).filter(|run| fits(run)) {
-        Some(run) => {
-            encode_record(record, &mut run.bytes);
-            run.count += 1;
-        }
-        None => {
-            let mut run = Run { partition, count: 1, bytes: Vec::new() };
-            encode_record(record, &mut run.bytes);
-            runs.push(run);
-        }
+    if let Some(run) = runs.iter_mut().rev().find(|run| run.partition == partition).filter(|run| fits(run)) {
+        encode_record(record, &mut run.bytes);
+        run.count += 1;
+    } else {
+        let mut run = Run { partition, count: 1, bytes: Vec::new() };
+        encode_record(record, &mut run.bytes);
+        runs.push(run);
     }
 }
 

@@ -139,7 +139,9 @@ mod tests {
             })
             .collect();
         let mut encoded = Vec::new();
-        records.iter().for_each(|record| encode_record(record, &mut encoded));
+        for record in &records {
+            encode_record(record, &mut encoded);
+        }
         let chunk = Bytes::from(encode_chunk(ChunkHeader { count: 5, at: 7 }, &encoded));
         for from in 10..=15u64 {
             let mut cursor = ChunkCursor::new(10, chunk.clone()).unwrap();

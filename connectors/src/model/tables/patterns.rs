@@ -80,6 +80,7 @@ const PATTERNS: &[Row] = &[
     (QuickReference, "validate session", "sessions::validate", &["sessions GetItem eventual"]),
     (QuickReference, "list user sessions", "sessions::of_user",
         &["sessions/user_sessions-index Query eventual"]),
+    (Beyond, "validate several sessions", "sessions::validate_all", &["sessions BatchGetItem strong"]),
     (Beyond, "change session", "sessions::current", &["sessions GetItem strong"]),
     (Beyond, "list sessions of a device", "sessions::of_device",
         &["sessions/user_sessions-index Query eventual"]),
@@ -206,6 +207,7 @@ const CALLS: &[(&str, Call)] = calls! {
     delivery_state::of_user |store| delivery_state::of_user(store, &user(), None, None);
     delivery_state::unread_of_user |store| delivery_state::unread_of_user(store, &user(), None, None);
     sessions::validate |store| sessions::validate(store, &SessionId::from("sess_1"), NOW);
+    sessions::validate_all |store| sessions::validate_all(store, &[SessionId::from("sess_1")], NOW);
     sessions::of_user |store| sessions::of_user(store, &user(), None, None);
     sessions::current |store| sessions::current(store, &SessionId::from("sess_1"), NOW);
     sessions::of_device |store| sessions::of_device(store, &user(), &"dev_1".into());
