@@ -187,8 +187,11 @@ impl World {
             session_id: session.into(),
             user_id: user.into(),
             device_id: "dev_1".into(),
+            device_name: None,
             refresh_token_hash: String::from("hash"),
+            spent: Vec::new(),
             created_at: now,
+            last_used_at: now,
             expires_at: now.plus(Duration::from_secs(3600)),
         };
         sessions::create(&*self.store, &stored).await.unwrap();
