@@ -81,7 +81,7 @@ async fn accept(api: &Api, gateway: &Gateway, asked: Asked) -> Result<Response, 
         tracing::warn!(%error, "cannot look up a session");
         Refusal::new(Code::Unavailable, "sessions cannot be looked up now; try again")
     })?;
-    if !session.is_some_and(|session| session.user_id == caller.user_id) {
+    if session.is_none_or(|session| session.user_id != caller.user_id) {
         return Err(Refusal::new(Code::Unauthenticated, "the session has ended; sign in again"));
     }
     tokio::spawn(open(upgrade, registered));
@@ -161,13 +161,11 @@ async fn open(upgrade: OnUpgrade, registered: Registered) {
 
 /// The connection itself, and what of it was read already.
 fn take_over(upgraded: Upgraded) -> Option<(TcpStream, Vec<u8>)> {
-    match upgraded.downcast::<TokioIo<TcpStream>>() {
-        Ok(parts) => Some((parts.io.into_inner(), parts.read_buf.to_vec())),
-        Err(_) => {
-            tracing::error!("the server's connections are not plain TCP, so no socket can be opened on them");
-            None
-        }
-    }
+    let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else {
+        tracing::error!("the server's connections are not plain TCP, so no socket can be opened on them");
+        return None;
+    };
+    Some((parts.io.into_inner(), parts.read_buf.to_vec()))
 }
 
 #[cfg(test)]
