@@ -7,6 +7,7 @@ use courant_connectors::model::commands::{self, Code, Command, Refusal, WEBSOCKE
 use courant_connectors::model::tables::messages::Message;
 use courant_connectors::model::tables::{chat_memberships, messages};
 use courant_connectors::model::{ChatId, ClientMessageId};
+use courant_connectors::store::{ReadStore, StoreError};
 use tokio::time::{Instant, timeout_at};
 
 use super::answers::Unanswered;
@@ -119,32 +120,37 @@ impl Socket {
     }
 
     /// Reads from the store for whoever is in the chat, at the speed of their connection.
-    async fn sync(&mut self, chat_id: &ChatId, mut after: u64, limit: u32) -> Result<(), Ended> {
+    async fn sync(&mut self, chat_id: &ChatId, after: u64, limit: u32) -> Result<(), Ended> {
         let about = About::Chat(chat_id.as_str());
         if !self.may(Limit::Requests, about).await? {
             return Ok(());
         }
         let (store, user) = (Arc::clone(&self.shared().store), self.peer().connection.user.clone());
         match self.while_writing(chat_memberships::check(&*store, chat_id, &user)).await? {
-            Ok(Some(_)) => {}
+            Ok(Some(_)) => self.say_messages(&*store, chat_id, after, limit as usize).await?,
             Ok(None) => {
                 self.refuse(about, &Refusal::new(Code::NotAMember, "you are not a member of this chat"));
-                return Ok(());
             }
-            Err(error) => {
-                self.failed(about, &error);
-                return Ok(());
-            }
+            Err(error) => self.failed(about, &error),
         }
-        let mut left = limit as usize;
+        Ok(())
+    }
+
+    async fn say_messages(
+        &mut self,
+        store: &dyn ReadStore,
+        chat_id: &ChatId,
+        mut after: u64,
+        mut left: usize,
+    ) -> Result<(), Ended> {
         loop {
             let wanted = left.min(BATCH_MESSAGES);
             // One more, which tells whether there are more.
             let count = NonZeroU32::MIN.saturating_add(u32::try_from(wanted).unwrap_or(u32::MAX));
-            let mut page = match self.while_writing(messages::after(&*store, chat_id, after, count)).await? {
+            let mut page = match self.while_writing(messages::after(store, chat_id, after, count)).await? {
                 Ok(page) => page,
                 Err(error) => {
-                    self.failed(about, &error);
+                    self.failed(About::Chat(chat_id.as_str()), &error);
                     return Ok(());
                 }
             };
@@ -184,7 +190,7 @@ impl Socket {
         }
     }
 
-    fn failed(&self, about: About<'_>, error: &courant_connectors::store::StoreError) {
+    fn failed(&self, about: About<'_>, error: &StoreError) {
         tracing::warn!(%error, "cannot read the store for a client");
         self.refuse(about, &Refusal::new(Code::Unavailable, "the store cannot be read now; try again"));
     }

@@ -1,6 +1,6 @@
 //! One connected client, as the rest of the process sees it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use courant_connectors::live::Connection;
 use courant_connectors::model::SessionId;
@@ -12,6 +12,8 @@ pub(super) struct Peer {
     pub(super) connection: Connection,
     pub(super) session: SessionId,
     pub(super) outbox: Outbox,
+    /// How many sockets there were before it; given by the registry.
+    number: AtomicU64,
     /// Messages without an answer so far.
     in_flight: AtomicU32,
     heard_at: AtomicU32,
@@ -26,12 +28,22 @@ impl Peer {
             connection,
             session,
             outbox: Outbox::default(),
+            number: AtomicU64::new(0),
             in_flight: AtomicU32::new(0),
             heard_at: AtomicU32::new(now),
             beaten_at: AtomicU32::new(now),
             // At once: it may have ended while the socket was opened.
             confirm_at: AtomicU32::new(now),
         }
+    }
+
+    /// Called once, by the registry.
+    pub(super) fn numbered(&self, number: u64) {
+        self.number.store(number, Ordering::Relaxed);
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
     }
 
     pub(super) fn heard(&self, now: u32) {

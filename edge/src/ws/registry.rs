@@ -22,7 +22,10 @@ pub(super) struct Registry(RwLock<Peers>);
 #[derive(Default)]
 pub(super) struct Peers {
     by_id: FxHashMap<ConnectionId, Arc<Peer>>,
-    by_user: BTreeMap<(UserId, ConnectionId), Arc<Peer>>,
+    /// Oldest first. Ids would not do: those of one millisecond are in no order.
+    by_user: BTreeMap<(UserId, u64), Arc<Peer>>,
+    /// How many there have been.
+    added: u64,
 }
 
 /// There are as many sockets as there may be.
@@ -45,7 +48,7 @@ impl Peers {
     /// Oldest first.
     pub(super) fn of_user(&self, user: &UserId) -> impl Iterator<Item = &Arc<Peer>> {
         self.by_user
-            .range((user.clone(), ConnectionId::from(""))..)
+            .range((user.clone(), 0)..)
             .take_while(move |((of, _), _)| of == user)
             .map(|(_, peer)| peer)
     }
@@ -64,17 +67,18 @@ impl Registry {
             return Err(NoRoom);
         }
         let connection = &peer.connection;
-        let mut open: Vec<_> =
+        let open: Vec<_> =
             peers.of_user(&connection.user).filter(|other| other.outbox.is_open()).cloned().collect();
-        // Not by their ids, which are in no order within a millisecond.
-        open.sort_by_key(|other| other.connection.connected_at);
         let of_device: Vec<_> =
             open.iter().filter(|other| other.connection.device == connection.device).cloned().collect();
         let mut replaced: Vec<_> = oldest_beyond(&of_device, room.per_device).to_vec();
         if replaced.is_empty() {
             replaced.extend_from_slice(oldest_beyond(&open, room.per_user));
         }
-        peers.by_user.insert((connection.user.clone(), connection.id.clone()), Arc::clone(peer));
+        peers.added += 1;
+        let number = peers.added;
+        peer.numbered(number);
+        peers.by_user.insert((connection.user.clone(), number), Arc::clone(peer));
         peers.by_id.insert(connection.id.clone(), Arc::clone(peer));
         Ok(replaced)
     }
@@ -82,7 +86,7 @@ impl Registry {
     pub(super) fn remove(&self, peer: &Peer) {
         let mut peers = self.0.write().unwrap_or_else(PoisonError::into_inner);
         peers.by_id.remove(&peer.connection.id);
-        peers.by_user.remove(&(peer.connection.user.clone(), peer.connection.id.clone()));
+        peers.by_user.remove(&(peer.connection.user.clone(), peer.number()));
     }
 }
 
@@ -125,16 +129,16 @@ mod tests {
     #[test]
     fn the_oldest_of_a_device_or_user_makes_room() {
         let registry = Registry::default();
-        assert!(add(&registry, "conn_1", "user_1", "phone").is_empty());
-        assert!(add(&registry, "conn_2", "user_1", "laptop").is_empty());
-        assert!(add(&registry, "conn_3", "user_1", "laptop").is_empty());
-        assert_eq!(add(&registry, "conn_4", "user_1", "laptop"), ["conn_2"], "of its device");
+        assert!(add(&registry, "conn_9", "user_1", "phone").is_empty());
+        assert!(add(&registry, "conn_8", "user_1", "laptop").is_empty());
+        assert!(add(&registry, "conn_7", "user_1", "laptop").is_empty());
+        assert_eq!(add(&registry, "conn_6", "user_1", "laptop"), ["conn_8"], "of its device");
         assert_eq!(
             add(&registry, "conn_5", "user_1", "tablet"),
-            ["conn_1"],
+            ["conn_9"],
             "of its user; one closes already"
         );
-        assert_eq!(registry.add(&peer("conn_6", "user_2", "phone"), ROOM).err(), Some(NoRoom));
+        assert_eq!(registry.add(&peer("conn_4", "user_2", "phone"), ROOM).err(), Some(NoRoom));
     }
 
     #[test]

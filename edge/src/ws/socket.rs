@@ -297,3 +297,28 @@ impl Socket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_waits_for_the_next_tick() {
+        let mut pace = Pace::default();
+        assert!(!pace.exceeds(FRAMES_PER_TICK, 7));
+        assert!(pace.exceeds(1, 7));
+        assert!(!pace.exceeds(FRAMES_PER_TICK, 8), "another tick, another turn");
+        assert!(pace.exceeds(usize::MAX, 8));
+    }
+
+    /// What a task is made of while nothing happens.
+    fn sleeping_size<F: Future>(_: impl Fn(Socket) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_sleeping_task_is_small() {
+        let size = sleeping_size(|socket| socket.run(Vec::new()));
+        assert!(size <= 512, "{size} bytes, for each of tens of thousands");
+    }
+}

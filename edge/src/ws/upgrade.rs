@@ -161,12 +161,11 @@ async fn open(upgrade: OnUpgrade, registered: Registered) {
 
 /// The connection itself, and what of it was read already.
 fn take_over(upgraded: Upgraded) -> Option<(TcpStream, Vec<u8>)> {
-    if let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() {
-        Some((parts.io.into_inner(), parts.read_buf.to_vec()))
-    } else {
+    let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else {
         tracing::error!("the server's connections are not plain TCP, so no socket can be opened on them");
-        None
-    }
+        return None;
+    };
+    Some((parts.io.into_inner(), parts.read_buf.to_vec()))
 }
 
 #[cfg(test)]

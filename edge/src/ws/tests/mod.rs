@@ -78,7 +78,7 @@ async fn world() -> World {
 
 async fn world_with(socket: SocketConfig) -> World {
     let limits = LimitsConfig { enabled: false, ..LimitsConfig::default() };
-    world_of(EdgeConfig { socket, limits, ..EdgeConfig::default() }).await
+    world_of(EdgeConfig { limits, socket, ..EdgeConfig::default() }).await
 }
 
 async fn world_of(edge: EdgeConfig) -> World {

@@ -222,7 +222,7 @@ async fn messages_reach_those_they_are_for_and_never_go_backwards() {
     let ((mut one, first), (mut two, second)) =
         (world.connect("user_1").await, world.connect("user_2").await);
     world.publish(&[first.clone(), second.clone()], &[5, 6], "hi").await;
-    world.publish(&[first.clone()], &[4, 6, 5], "late").await;
+    world.publish(std::slice::from_ref(&first), &[4, 6, 5], "late").await;
     world.publish(&[first, second, "conn_elsewhere".into()], &[8], "hi").await;
     for socket in [&mut one, &mut two] {
         for (sequence, previous) in [(5, 4), (6, 5), (8, 7)] {
