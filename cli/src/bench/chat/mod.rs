@@ -32,8 +32,8 @@ const FIXED_RATE: usize = 500;
 const GROWTH: [usize; 4] = [1, 10, 100, 1000];
 /// Sockets connected at a time.
 const CONNECTS_AT_ONCE: usize = 32;
-/// What a user may have connected at a time, by the server's default.
-const CONNECTIONS_PER_USER: usize = 20;
+/// What a device may have connected at a time, by the server's default.
+const CONNECTIONS_PER_USER: usize = 8;
 
 pub async fn run(
     file: &Path,
