@@ -20,7 +20,7 @@ use crate::testing::TestEntry;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RuntimeConfig {
-    /// The folder for positions, dead letters and the admin socket. One process per folder.
+    /// The folder for positions, dead letters, derived stores and the admin socket. One process per folder.
     pub data_dir: PathBuf,
     /// How long a pipeline may take to finish what is under way when it is stopped or reloaded. What is not done
     /// by then goes back to its source.
@@ -51,6 +51,10 @@ impl RuntimeConfig {
 
     pub fn dead_letters(&self) -> PathBuf {
         self.data_dir.join("dead-letters")
+    }
+
+    pub fn derived(&self) -> PathBuf {
+        self.data_dir.join("derived")
     }
 
     pub fn positions(&self) -> PathBuf {

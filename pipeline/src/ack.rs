@@ -24,14 +24,26 @@ pub use reply::{Reply, ReplyTo};
 
 use crate::ledger::Progress;
 use crate::payload::Payload;
+use crate::stage::Partition;
 
 /// Shares of unresolved parts in the low bits, dispositions of the resolved ones above.
 const SHARES: u32 = (1 << DISPOSITION_SHIFT) - 1;
 /// 24 bits of shares: one record may split into 16 million parts.
 const DISPOSITION_SHIFT: u32 = 24;
 
+/// Where a record was read, for stages that keep how far they have come beside what they made of it.
+///
+/// A record that is read again has the same origin; records made of one record share its origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin<'a> {
+    pub partition: &'a Partition,
+    /// Where reading goes on after the record.
+    pub resume_at: u64,
+}
+
 /// The slots of one read batch.
 pub(crate) struct ReadAcks {
+    partition: Partition,
     slots: Box<[AtomicU32]>,
     unresolved: AtomicU32,
     /// Set with the last resolution, unless a record failed.
@@ -46,6 +58,7 @@ pub(crate) struct ReadAcks {
 
 impl ReadAcks {
     pub(crate) fn new(
+        partition: Partition,
         resume_at: Vec<u64>,
         replies: Vec<Option<ReplyTo>>,
         progress: Arc<Progress>,
@@ -53,6 +66,7 @@ impl ReadAcks {
         let len = u32::try_from(resume_at.len()).expect("a read batch holds fewer than 2^32 records");
         progress.read(u64::from(len));
         Arc::new(Self {
+            partition,
             slots: resume_at.iter().map(|_| AtomicU32::new(1)).collect(),
             unresolved: AtomicU32::new(len),
             clean: AtomicBool::new(false),
@@ -86,6 +100,10 @@ impl ReadAcks {
 
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    fn origin(&self, index: u32) -> Origin<'_> {
+        Origin { partition: &self.partition, resume_at: self.resume_at[index as usize] }
     }
 
     /// Ends one part of a record; true if that resolved the record.
@@ -193,6 +211,11 @@ impl Ack {
             batch.add_share(self.index);
         }
         Self { share: self.share.clone(), index: self.index }
+    }
+
+    /// Where its record was read; nowhere if nobody waits for it.
+    pub(crate) fn origin<'a>(&'a self, acks: Option<&'a Arc<ReadAcks>>) -> Option<Origin<'a>> {
+        self.batch(acks).map(|batch| batch.origin(self.index))
     }
 
     /// The read batch it is in, given the one its batch stands for.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::ack::{Ack, Disposition, ReadAcks, Resolver};
+use crate::ack::{Ack, Disposition, Origin, ReadAcks, Resolver};
 use crate::error::{Class, StageError};
 use crate::payload::Payload;
 use crate::record::Record;
@@ -156,6 +156,11 @@ impl Batch {
 
     pub fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+
+    /// Where each record was read; none for records that no source gave, such as those of a stage's tests.
+    pub fn origins(&self) -> impl Iterator<Item = Option<Origin<'_>>> {
+        self.slots.iter().map(|slot| slot.ack.origin(self.acks.as_ref()))
     }
 
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Slot> {

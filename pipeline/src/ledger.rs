@@ -139,8 +139,8 @@ mod tests {
     fn a_later_batch_waits_for_an_earlier_one() {
         let progress = Arc::new(Progress::default());
         let mut ledger = Ledger::default();
-        let one = ReadAcks::new(vec![10], Vec::new(), Arc::clone(&progress));
-        let two = ReadAcks::new(vec![20], Vec::new(), Arc::clone(&progress));
+        let one = ReadAcks::new(partition("0"), vec![10], Vec::new(), Arc::clone(&progress));
+        let two = ReadAcks::new(partition("0"), vec![20], Vec::new(), Arc::clone(&progress));
         let (first, second) = (one.ack(0), two.ack(0));
         ledger.push(partition("0"), one);
         ledger.push(partition("0"), two);
@@ -187,7 +187,7 @@ mod tests {
                     Step::Read(count) => {
                         let end = next + count as u64;
                         let batch =
-                            ReadAcks::new((next + 1..=end).collect(), Vec::new(), Arc::clone(&progress));
+                            ReadAcks::new(partition("0"), (next + 1..=end).collect(), Vec::new(), Arc::clone(&progress));
                         for (index, at) in (0..).zip(next..end) {
                             open.push((at, true, batch.ack(index)));
                             unsettled.insert(at);
@@ -235,7 +235,7 @@ mod tests {
             let mut open = Vec::new();
             let mut next = 0u64;
             for size in sizes {
-                let batch = ReadAcks::new((next + 1..=next + size as u64).collect(), Vec::new(), Arc::clone(&progress));
+                let batch = ReadAcks::new(partition("0"), (next + 1..=next + size as u64).collect(), Vec::new(), Arc::clone(&progress));
                 for index in 0..size {
                     open.push((next + index as u64, batch.ack(u32::try_from(index).unwrap())));
                 }

@@ -12,6 +12,7 @@ mod batch;
 pub mod clock;
 pub mod config;
 pub mod dead_letter;
+pub mod derived;
 mod error;
 pub mod health;
 pub mod intake;
@@ -27,7 +28,7 @@ pub mod stage;
 pub mod tap;
 pub mod units;
 
-pub use ack::{Disposition, Reply, ReplyTo, Tally};
+pub use ack::{Disposition, Origin, Reply, ReplyTo, Tally};
 pub use batch::{Batch, Fate, Output, Slot};
 pub use error::{Class, StageError};
 pub use payload::{DecodeError, Json, Native, Payload};

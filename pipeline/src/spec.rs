@@ -9,6 +9,7 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
 
+use crate::derived::Derived;
 use crate::services::Services;
 use crate::stage::{Source, Stage};
 
@@ -189,6 +190,8 @@ pub struct Built {
     pub rekeys: bool,
     /// Records it is given at a time at the most, whatever its `batch` says.
     pub max_batch: Option<NonZeroU32>,
+    /// The store that a sink makes from what it is given, if it can be made again from history.
+    pub derives: Option<Arc<dyn Derived>>,
     /// The dead-letter queue that a source reads to its end; letters of the same pipeline must not go there.
     pub drains: Option<String>,
 }
@@ -203,7 +206,15 @@ impl Built {
     }
 
     fn new(part: Part) -> Self {
-        Self { part, access: Vec::new(), outputs: Vec::new(), rekeys: false, max_batch: None, drains: None }
+        Self {
+            part,
+            access: Vec::new(),
+            outputs: Vec::new(),
+            rekeys: false,
+            max_batch: None,
+            derives: None,
+            drains: None,
+        }
     }
 
     #[must_use]
@@ -229,6 +240,13 @@ impl Built {
     #[must_use]
     pub fn outputs(mut self, outputs: Vec<String>) -> Self {
         self.outputs = outputs;
+        self
+    }
+
+    /// Declares that what the stage writes is a store that can be rebuilt and compared.
+    #[must_use]
+    pub fn derives(mut self, store: Arc<dyn Derived>) -> Self {
+        self.derives = Some(store);
         self
     }
 

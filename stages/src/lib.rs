@@ -7,6 +7,7 @@
 //! - [`backends`]: the process's connections, as a stage gets them.
 //! - [`commands`]: how commands come in and are answered.
 //! - [`deliveries`]: frames and whom they are for.
+//! - [`derived`]: where stages keep what they make from history.
 //! - [`host`]: what a process keeps for its pipelines in local files: dead letters and positions.
 //! - [`jq`]: expressions, the one place that talks to jaq.
 //! - [`metrics`]: what stages count beyond what the runtime counts of each.
@@ -18,6 +19,7 @@ use courant_pipeline::spec::Registry;
 pub mod backends;
 pub mod commands;
 pub mod deliveries;
+pub mod derived;
 pub mod host;
 pub mod jq;
 mod lines;

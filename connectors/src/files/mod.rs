@@ -2,6 +2,7 @@
 //!
 //! - [`dead_letters`]: records kept aside, one journal per queue.
 //! - [`positions`]: how far each pipeline has read, one small file per pipeline.
+//! - [`generations`]: stores made from history, old and new side by side.
 //! - [`json_lines`]: reading JSON lines from a byte offset, and appending them.
 //!
 //! Whatever returns from a write here is on disk: data is synced before the call returns, and a file that
@@ -14,6 +15,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 pub mod dead_letters;
+pub mod generations;
 pub mod json_lines;
 mod names;
 pub mod positions;

@@ -4,7 +4,7 @@ use super::*;
 
 fn acks(count: u64) -> (Arc<ReadAcks>, Arc<Progress>) {
     let progress = Arc::new(Progress::default());
-    (ReadAcks::new((1..=count).collect(), Vec::new(), Arc::clone(&progress)), progress)
+    (ReadAcks::new(Partition::only(), (1..=count).collect(), Vec::new(), Arc::clone(&progress)), progress)
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn settled_stops_before_the_first_gap() {
 #[test]
 fn bulk_resolution_counts_every_record_once() {
     let (one, progress) = acks(2);
-    let two = ReadAcks::new(vec![3], Vec::new(), Arc::clone(&progress));
+    let two = ReadAcks::new(Partition::only(), vec![3], Vec::new(), Arc::clone(&progress));
     let mut resolver = Resolver::new(Disposition::Delivered, Some(&one));
     for mut ack in [Ack::seat(0), two.ack(0), Ack::seat(1)] {
         resolver.resolve(&mut ack, None, None);
@@ -53,7 +53,7 @@ fn bulk_resolution_counts_every_record_once() {
 #[tokio::test]
 async fn the_reply_of_a_split_record_waits_for_its_last_part() {
     let (to, mut reply) = oneshot::channel();
-    let batch = ReadAcks::new(vec![1], vec![Some(to)], Arc::new(Progress::default()));
+    let batch = ReadAcks::new(Partition::only(), vec![1], vec![Some(to)], Arc::new(Progress::default()));
     let whole = batch.ack(0);
     let part = whole.branch(None);
     whole.resolve(Disposition::Delivered, None, Some(Box::new(Payload::from_static("7"))));
@@ -69,9 +69,19 @@ async fn the_reply_of_a_split_record_waits_for_its_last_part() {
 async fn an_early_reply_is_the_only_reply() {
     let progress = Arc::new(Progress::default());
     let (to, reply) = oneshot::channel();
-    let batch = ReadAcks::new(vec![1], vec![Some(to)], progress);
+    let batch = ReadAcks::new(Partition::only(), vec![1], vec![Some(to)], progress);
     let ack = batch.ack(0);
     ack.reply_early(None, Some(Box::new(Payload::from_static("1"))));
     ack.resolve(Disposition::Failed, Some("late"), None);
     assert_eq!(reply.await.unwrap().disposition, Disposition::Delivered);
+}
+
+#[test]
+fn a_record_knows_where_it_was_read_in_its_batch_and_out_of_it() {
+    let (batch, _) = acks(3);
+    let expected = Some(Origin { partition: &Partition::only(), resume_at: 2 });
+    assert_eq!(Ack::seat(1).origin(Some(&batch)), expected);
+    assert_eq!(batch.ack(1).origin(None), expected);
+    assert_eq!(batch.ack(1).origin(Some(&acks(9).0)), expected, "a share is in its own batch");
+    assert_eq!(Ack::default().origin(Some(&batch)), None);
 }

@@ -139,7 +139,7 @@ impl Reader {
     /// Gives every record of a read batch its handle.
     fn register(&mut self, read: ReadBatch) -> Batch {
         let ReadBatch { partition, mut records, resume_at, replies } = read;
-        let acks = ReadAcks::new(resume_at, replies, Arc::clone(&self.shared.progress));
+        let acks = ReadAcks::new(partition.clone(), resume_at, replies, Arc::clone(&self.shared.progress));
         records.take_seats(Arc::clone(&acks));
         self.committer.read(partition, acks);
         records

@@ -1,0 +1,99 @@
+//! Where a stage keeps what it makes from history.
+//!
+//! A process offers its stages a [`DerivedHome`]: the live generation of their pipeline, or in a rebuild the generation
+//! that is being made. A stage asks for its folder when it is built and gets it when it opens, so it does not know which
+//! of the two it works for, and a rebuild needs no other stage.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use courant_connectors::files::generations::{Generation, Generations};
+use courant_pipeline::StageError;
+use courant_pipeline::spec::BuildContext;
+
+use crate::host::file_error;
+
+/// The folder of everything that pipelines make from history.
+#[derive(Debug, Clone)]
+pub struct DerivedHome {
+    root: PathBuf,
+    /// What a rebuild writes in place of the live generation.
+    shadow: Option<Generation>,
+}
+
+impl DerivedHome {
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), shadow: None }
+    }
+
+    /// The same for a rebuild: whatever runs with it writes this generation.
+    #[must_use]
+    pub fn writing(&self, shadow: Generation) -> Self {
+        Self { shadow: Some(shadow), ..self.clone() }
+    }
+
+    pub fn generations(&self, pipeline: &str) -> Result<Generations, StageError> {
+        Generations::of(&self.root, pipeline).map_err(|error| file_error("find the derived store", error))
+    }
+}
+
+/// A stage's own folder in its pipeline's generation.
+#[derive(Debug, Clone)]
+pub struct StageFolder {
+    home: Option<Arc<DerivedHome>>,
+    pipeline: String,
+    stage: String,
+}
+
+impl StageFolder {
+    /// Does no I/O.
+    pub fn of(context: &BuildContext<'_>) -> Self {
+        let (pipeline, stage) = (context.pipeline.to_owned(), context.stage.to_owned());
+        Self { home: context.services.get(), pipeline, stage }
+    }
+
+    /// The folder, created if it is missing.
+    pub async fn open(&self) -> Result<PathBuf, StageError> {
+        let failed = |error| file_error("open the derived store", error);
+        let Some(home) = &self.home else {
+            return Err(StageError::fatal("open the derived store", "this process keeps no derived stores"));
+        };
+        let generation = match &home.shadow {
+            Some(shadow) => shadow.clone(),
+            None => home.generations(&self.pipeline)?.current_or_first().await.map_err(failed)?,
+        };
+        generation.stage_folder(&self.stage).await.map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use courant_pipeline::Services;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_rebuild_writes_beside_what_is_live() {
+        let root = tempfile::tempdir().unwrap();
+        let home = DerivedHome::new(root.path());
+        let folder = |home: DerivedHome| {
+            let services = Services::default().with(Arc::new(home));
+            let context = BuildContext { pipeline: "search", stage: "search-index", services: &services };
+            StageFolder::of(&context)
+        };
+        let live = folder(home.clone()).open().await.unwrap();
+        let shadow = home.generations("search").unwrap().begin().await.unwrap();
+        let rebuilt = folder(home.writing(shadow.clone())).open().await.unwrap();
+        assert_ne!(live, rebuilt);
+        assert_eq!(rebuilt, shadow.folder().join("search-index"));
+        assert_eq!(folder(home).open().await.unwrap(), live);
+    }
+
+    #[tokio::test]
+    async fn without_a_home_a_stage_can_be_built_but_not_opened() {
+        let services = Services::default();
+        let context = BuildContext { pipeline: "p", stage: "s", services: &services };
+        let error = StageFolder::of(&context).open().await.unwrap_err();
+        assert!(error.to_string().contains("keeps no derived stores"), "{error}");
+    }
+}
