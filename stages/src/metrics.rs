@@ -19,6 +19,9 @@ pub const IDEMPOTENCY_HITS: &str = "courant_idempotency_hits_total";
 pub const PERSIST_SECONDS: &str = "courant_persist_seconds";
 pub const PERSIST_CONFLICTS: &str = "courant_persist_conflicts_total";
 pub const PERSISTED: &str = "courant_messages_persisted_total";
+pub const STORE_CALLS: &str = "courant_persist_store_calls_total";
+pub const STORE_READS: &str = "courant_persist_reads_total";
+pub const STORE_WRITE_UNITS: &str = "courant_persist_write_units_total";
 pub const CHAT_PER_MINUTE: &str = "courant_chat_messages_per_minute";
 
 /// The histograms in seconds, whose buckets are those of the runtime's.
@@ -41,6 +44,12 @@ pub fn describe() {
     describe_histogram!(PERSIST_SECONDS, "time of one transaction that stores messages");
     describe_counter!(PERSIST_CONFLICTS, "messages that met another writer when they were stored, by cause");
     describe_counter!(PERSISTED, "messages stored");
+    describe_counter!(STORE_CALLS, "calls of the store to persist messages, as DynamoDB counts them");
+    describe_counter!(
+        STORE_READS,
+        "items looked up to persist messages; an eventual one costs half a read unit, a strong one a whole"
+    );
+    describe_counter!(STORE_WRITE_UNITS, "write units that persisting messages costs on DynamoDB");
     describe_histogram!(CHAT_PER_MINUTE, "messages of one chat in one minute");
 }
 
@@ -98,6 +107,19 @@ pub(crate) fn transaction(since: Instant) {
 
 pub(crate) fn persisted(messages: usize) {
     counter!(PERSISTED).increment(messages as u64);
+}
+
+pub(crate) fn store_calls(calls: usize) {
+    counter!(STORE_CALLS).increment(calls as u64);
+}
+
+pub(crate) fn store_reads(eventual: u64, strong: u64) {
+    counter!(STORE_READS, "consistency" => "eventual").increment(eventual);
+    counter!(STORE_READS, "consistency" => "strong").increment(strong);
+}
+
+pub(crate) fn store_write_units(units: usize) {
+    counter!(STORE_WRITE_UNITS).increment(units as u64);
 }
 
 const MINUTE: Duration = Duration::from_secs(60);

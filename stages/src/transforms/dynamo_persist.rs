@@ -12,6 +12,7 @@
 //! sequence, which is part of the message's key, has to be known before.
 
 mod allocate;
+mod charged;
 mod draft;
 mod look;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use serde::Deserialize;
 use crate::backends::{Backends, access};
 use crate::commands::{COMMAND, EVENT};
 use crate::metrics::BusyChats;
+use charged::Charged;
 
 pub static SPEC: StageSpec =
     StageSpec::transform::<Config>("dynamo-persist", Takes::Only(&[COMMAND]), Gives::Kind(EVENT))
@@ -72,7 +74,7 @@ impl Stage for DynamoPersist {
     }
 
     async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
-        let store = self.backends.store()?;
+        let store = Charged(self.backends.store()?);
         let now = Timestamp::from(clock::now());
         let drafts = draft::read(batch, now);
         if drafts.is_empty() {

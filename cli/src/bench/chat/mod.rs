@@ -22,10 +22,12 @@ use super::Figure;
 use crate::args::ChatBenchOptions;
 use load::{Pace, Taken, WARM_UP, Window};
 use people::{Chat, Shape};
-use server::Server;
+use server::{Server, StoreUsage};
 
 /// Messages in flight, for the figures named after them.
 const IN_FLIGHT: [usize; 3] = [1, 16, 256];
+/// The last of them, whose figures of cost have no number in their names.
+const BUSIEST: &str = "256";
 /// Messages a second of the last figure.
 const FIXED_RATE: usize = 500;
 /// How `--growth` goes up.
@@ -149,20 +151,17 @@ impl Bench {
     /// What the server used while it was measured.
     async fn usage_within(&self, window: Window) -> anyhow::Result<Usage> {
         tokio::time::sleep_until(window.from).await;
-        let (cpu, calls) = (self.server.cpu(), self.server.counter(STORE_CALLS).await?);
+        let (cpu, before) = (self.server.cpu(), self.server.store_usage().await?);
         tokio::time::sleep_until(window.until).await;
-        let calls = self.server.counter(STORE_CALLS).await? - calls;
+        let after = self.server.store_usage().await?;
         let cpu = cpu.and_then(|before| Some(self.server.cpu()?.saturating_sub(before)));
-        Ok(Usage { cpu, calls })
+        Ok(Usage { cpu, store: after.since(&before) })
     }
 }
 
-/// Calls of the store made by the stages that persist messages.
-const STORE_CALLS: &str = "courant_persist_store_calls_total";
-
 struct Usage {
     cpu: Option<Duration>,
-    calls: f64,
+    store: StoreUsage,
 }
 
 struct Measured {
@@ -193,8 +192,12 @@ impl Measured {
         {
             let micros = cpu.as_secs_f64() * 1e6 / (acked + delivered);
             report(&Figure::new(format!("chat_cpu_{name}"), micros, "us/frame"));
-            let calls = self.usage.calls / acked;
-            report(&Figure::new(format!("calls_per_message_{name}"), calls, "calls"));
+            let StoreUsage { calls, read_units, write_units } = self.usage.store;
+            // The design names the one that counts: under load.
+            let name = if name == BUSIEST { String::new() } else { format!("_{name}") };
+            report(&Figure::new(format!("calls_per_message{name}"), calls / acked, "calls"));
+            report(&Figure::new(format!("read_units_per_message{name}"), read_units / acked, "units"));
+            report(&Figure::new(format!("write_units_per_message{name}"), write_units / acked, "units"));
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use courant_client::Client;
 use courant_connectors::connections::{Connections, LogConnection, StoreConnection};
+use courant_stages::metrics::{STORE_CALLS, STORE_READS, STORE_WRITE_UNITS};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
@@ -24,6 +25,31 @@ struct Process {
     child: Child,
     pid: u32,
     _folder: TempDir,
+}
+
+/// What persisting messages costs at the store, in DynamoDB's measures.
+pub(super) struct StoreUsage {
+    pub(super) calls: f64,
+    pub(super) read_units: f64,
+    pub(super) write_units: f64,
+}
+
+impl StoreUsage {
+    pub(super) fn since(&self, before: &Self) -> Self {
+        Self {
+            calls: self.calls - before.calls,
+            read_units: self.read_units - before.read_units,
+            write_units: self.write_units - before.write_units,
+        }
+    }
+}
+
+/// The sum of a counter's lines, which begin with this.
+fn sum(metrics: &str, counter: &str) -> f64 {
+    let of_counter =
+        |line: &&str| line.strip_prefix(counter).is_some_and(|rest| rest.starts_with(['{', ' ']));
+    let values = metrics.lines().filter(of_counter);
+    values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
 impl Server {
@@ -98,14 +124,15 @@ impl Server {
         Some(pages * rustix::param::page_size() as u64)
     }
 
-    /// The sum over all labels of a counter in the server's metrics.
-    pub(super) async fn counter(&self, name: &str) -> anyhow::Result<f64> {
+    /// What persisting messages has cost at the store so far.
+    pub(super) async fn store_usage(&self) -> anyhow::Result<StoreUsage> {
         let text = self.client.text("/metrics").await?;
-        let of_counter =
-            |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
-        let values =
-            text.lines().filter(of_counter).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-        Ok(values.sum())
+        let reads = |consistency| sum(&text, &format!("{STORE_READS}{{consistency=\"{consistency}\"}}"));
+        Ok(StoreUsage {
+            calls: sum(&text, STORE_CALLS),
+            read_units: reads("eventual") / 2.0 + reads("strong"),
+            write_units: sum(&text, STORE_WRITE_UNITS),
+        })
     }
 
     /// Ends the server that was started here and waits for it.

@@ -50,6 +50,7 @@ fn what_the_design_wants_watched_is_counted() {
         (names::ALLOCATION_ERRORS, "courant_sequence_allocation_errors_total 1"),
         (names::COUNTER_MISSING, "courant_counter_missing_total{fault=\"missing\"} 2"),
         (names::PERSISTED, "courant_messages_persisted_total 2"),
+        (names::STORE_WRITE_UNITS, "courant_persist_write_units_total 16"),
         (names::PERSIST_CONFLICTS, "courant_persist_conflicts_total{cause=\"known-key\"} 1"),
     ] {
         assert_eq!(lines(&rendered, name), [line]);
