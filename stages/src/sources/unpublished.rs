@@ -22,7 +22,7 @@ use courant_connectors::capability::{RestrictedLog, RestrictedStore};
 use courant_connectors::log::{Fetch, LogRecord, Offsets, ReadLog, Reader, Topic, TopicPartition};
 use courant_connectors::model::tables::messages::{self, Message};
 use courant_connectors::model::topics::{MessagePersisted, messages_persisted};
-use courant_connectors::store::{FollowFrom, FollowOptions, FollowPositions, Follower};
+use courant_connectors::store::{FollowFrom, FollowOptions, FollowPositions, Follower, Item, Key};
 use courant_pipeline::spec::{BuildContext, Built, Level, Mode, Problem, StageConfig, StageSpec};
 use courant_pipeline::stage::{Partition, PositionKeeping, Positions, Read, ReadBatch};
 use courant_pipeline::units::Span;
@@ -238,7 +238,7 @@ impl Open {
         tracing::warn!(messages = missing.len(), "found stored messages whose events are missing");
         let mut batch = ReadBatch::new(Partition::only(), missing.len());
         for (number, name, event) in missing {
-            batch.push(Record::new(event).with_key(name.chat), number);
+            batch.push(Record::new(event).with_key(&*name.chat), number);
         }
         Ok(Some(batch))
     }
@@ -259,10 +259,10 @@ impl Open {
                 let batch = changes.map_err(failed)?;
                 let stored = batch.changes.iter().filter_map(|change| match (&change.old, &change.new) {
                     // Only what is new was never published; messages do not change.
-                    (None, Some(item)) => Message::from_item(item).ok(),
+                    (None, Some(item)) => Some((name_of_stored(&change.key)?, || as_event(item))),
                     _ => None,
                 });
-                self.matching.stored(batch.checkpoint, stored.map(as_event), Instant::now());
+                self.matching.stored(batch.checkpoint, stored, Instant::now());
                 self.advance();
             }
             () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
@@ -293,10 +293,15 @@ impl Open {
     }
 }
 
-fn as_event(message: Message) -> (Name, u64, bytes::Bytes) {
-    let name = Name { chat: message.chat_id.as_str().into(), sequence: message.sequence };
-    let stored_at = message.created_at.unix_millis();
-    (name, stored_at, MessagePersisted::of(message).encode().payload)
+fn name_of_stored(key: &Key) -> Option<Name> {
+    let (chat, sequence) = messages::named_by(key)?;
+    Some(Name { chat: chat.into(), sequence })
+}
+
+/// When a message was stored, and its event; nothing if it is no message, which is not this source's business.
+fn as_event(item: &Item) -> Option<(u64, bytes::Bytes)> {
+    let message = Message::from_item(item).ok()?;
+    Some((message.created_at.unix_millis(), MessagePersisted::of(message).encode().payload))
 }
 
 /// Which message an event is about; nothing if it is no such event, which is not this source's business.

@@ -69,6 +69,12 @@ impl Message {
     }
 }
 
+/// The chat and sequence that a key of this table names.
+pub fn named_by(key: &Key) -> Option<(&str, u64)> {
+    let (_, sequence) = key.sort.as_ref()?;
+    Some((key.partition.1.as_text()?, sequence.as_u64()?))
+}
+
 /// Get messages after sequence, oldest first. The cursor is the sequence to pass as `after` next.
 pub async fn after(
     store: &dyn ReadStore,

@@ -1,6 +1,7 @@
 //! What is stored against what is published. Knows no store and no log: it is told of both, in any order.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use courant_connectors::store::Checkpoint;
@@ -18,7 +19,7 @@ const MAX_REMEMBERED: usize = 200_000;
 /// A message, by what consumers know it by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Name {
-    pub(super) chat: Box<str>,
+    pub(super) chat: Arc<str>,
     pub(super) sequence: u64,
 }
 
@@ -72,19 +73,21 @@ impl Matching {
         waiting.chain(self.handed_on.values().map(|handed_on| handed_on.stored_at)).min()
     }
 
-    /// Messages were stored.
-    pub(super) fn stored(
+    /// Messages were stored. Of nearly all the event is in the log by now, so it is made only for those that have to wait
+    /// for theirs.
+    pub(super) fn stored<E: FnOnce() -> Option<(u64, Bytes)>>(
         &mut self,
         checkpoint: Checkpoint,
-        messages: impl Iterator<Item = (Name, u64, Bytes)>,
+        messages: impl Iterator<Item = (Name, E)>,
         now: Instant,
     ) {
         let batch = self.first_batch + self.batches.len() as u64;
         let mut open = 0;
-        for (name, stored_at, event) in messages {
+        for (name, event) in messages {
             if self.remembered.remove(&name).is_some() || self.by_name.contains_key(&name) {
                 continue;
             }
+            let Some((stored_at, event)) = event() else { continue };
             self.next += 1;
             self.by_name.insert(name.clone(), self.next);
             self.waiting.insert(self.next, Waiting { name, since: now, stored_at, event, batch });
@@ -177,7 +180,8 @@ mod tests {
     }
 
     fn stored(matching: &mut Matching, number: u64, sequences: &[u64], now: Instant) {
-        let messages = sequences.iter().map(|&sequence| (name(sequence), sequence, Bytes::new()));
+        let messages =
+            sequences.iter().map(|&sequence| (name(sequence), move || Some((sequence, Bytes::new()))));
         matching.stored(checkpoint(number), messages, now);
     }
 
