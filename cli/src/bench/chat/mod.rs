@@ -223,6 +223,8 @@ pub async fn idle(
 ) -> anyhow::Result<()> {
     let server = Server::start(file, connections).await?;
     let people = people::sign_up(&server.client, count.div_ceil(CONNECTIONS_PER_USER)).await?;
+    // Signing up leaves memory behind that sockets would then be counted as having for nothing.
+    let server = server.restart(file, connections).await?;
     // Some come and go first, so that what is made once is not counted.
     let warm: Vec<_> = stream::iter(&people)
         .map(|person| load::connect(&person.client))

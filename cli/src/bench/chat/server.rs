@@ -24,7 +24,7 @@ pub(super) struct Server {
 struct Process {
     child: Child,
     pid: u32,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 /// What persisting messages costs at the store, in DynamoDB's measures.
@@ -62,34 +62,24 @@ impl Server {
     pub(super) async fn start(file: &Path, connections: &Connections) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("courant-bench-").tempdir_in(".");
         let folder = folder.context("cannot make a folder for the server's data here")?;
-        let data = folder.path().join("data");
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let address = format!("127.0.0.1:{port}");
-        let mut command = Command::new(std::env::current_exe()?);
-        command
-            .arg("--config")
-            .arg(file)
-            .arg("run")
-            .env("COURANT_RUNTIME__DATA_DIR", &data)
-            .env("COURANT_EDGE__LISTEN", &address)
-            .env("COURANT_EDGE__LIMITS__ENABLED", "false")
-            .env("COURANT_AUTH__REQUIRE_VERIFICATION", "false")
-            .env("COURANT_LOGGING__LEVEL", "warn")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .kill_on_drop(true);
-        if matches!(connections.store, StoreConnection::Embedded(_)) {
-            command.env("COURANT_CONNECTIONS__STORE__PATH", &data);
-        }
-        if matches!(connections.log, LogConnection::Embedded(_)) {
-            command.env("COURANT_CONNECTIONS__LOG__PATH", &data);
-        }
-        let child = command.spawn().context("cannot start the server")?;
-        let pid = child.id().context("the server ended at once")?;
-        let mut server =
-            Self { client: Client::new(&address)?, process: Some(Process { child, pid, _folder: folder }) };
+        let mut server = Self {
+            client: Client::new(&address)?,
+            process: Some(Process::spawn(file, connections, &address, folder)?),
+        };
         server.wait_until_ready().await?;
         Ok(server)
+    }
+
+    /// The same server in a new process, which has nothing in memory of what the old one did.
+    pub(super) async fn restart(mut self, file: &Path, connections: &Connections) -> anyhow::Result<Self> {
+        if let Some(process) = self.process.take() {
+            let folder = process.stop().await?;
+            self.process = Some(Process::spawn(file, connections, self.client.address(), folder)?);
+        }
+        self.wait_until_ready().await?;
+        Ok(self)
     }
 
     async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
@@ -136,14 +126,48 @@ impl Server {
     }
 
     /// Ends the server that was started here and waits for it.
-    pub(super) async fn stop(mut self) -> anyhow::Result<()> {
-        if let Some(process) = &mut self.process {
-            let pid = i32::try_from(process.pid).ok().and_then(rustix::process::Pid::from_raw);
-            if let Some(pid) = pid {
-                rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
-            }
-            process.child.wait().await?;
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
+        if let Some(process) = self.process {
+            process.stop().await?;
         }
         Ok(())
+    }
+}
+
+impl Process {
+    fn spawn(file: &Path, connections: &Connections, address: &str, folder: TempDir) -> anyhow::Result<Self> {
+        let data = folder.path().join("data");
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .arg("--config")
+            .arg(file)
+            .arg("run")
+            .env("COURANT_RUNTIME__DATA_DIR", &data)
+            .env("COURANT_EDGE__LISTEN", address)
+            .env("COURANT_EDGE__LIMITS__ENABLED", "false")
+            .env("COURANT_AUTH__REQUIRE_VERIFICATION", "false")
+            .env("COURANT_LOGGING__LEVEL", "warn")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .kill_on_drop(true);
+        if matches!(connections.store, StoreConnection::Embedded(_)) {
+            command.env("COURANT_CONNECTIONS__STORE__PATH", &data);
+        }
+        if matches!(connections.log, LogConnection::Embedded(_)) {
+            command.env("COURANT_CONNECTIONS__LOG__PATH", &data);
+        }
+        let child = command.spawn().context("cannot start the server")?;
+        let pid = child.id().context("the server ended at once")?;
+        Ok(Self { child, pid, folder })
+    }
+
+    /// What it leaves behind.
+    async fn stop(mut self) -> anyhow::Result<TempDir> {
+        let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
+        if let Some(pid) = pid {
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        }
+        self.child.wait().await?;
+        Ok(self.folder)
     }
 }
