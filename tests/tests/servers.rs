@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use courant_client::SignedIn;
 use courant_conformance::servers::Fault;
 use courant_tests::chat::{connect, group, history, next_of, send};
 use courant_tests::deployment::Deployment;
@@ -13,19 +12,12 @@ use courant_tests::{LIMIT, home};
 use serde_json::json;
 use tokio::time::timeout;
 
-/// The same person at another gateway.
-fn at(gateway: &mut courant_tests::Courant, person: &SignedIn) -> SignedIn {
-    let token = person.client.token().unwrap();
-    SignedIn { client: gateway.client().with_token(token), ..person.clone() }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_crosses_gateways_and_survives_its_servers() {
     let mut deployment = Deployment::start(|| home!()).await;
-    let [one, two] = &mut deployment.gateways;
-    let (ann, bob) = (one.person("Ann").await, two.person("Bob").await);
+    let (ann, bob) = (deployment.person(0, "Ann").await, deployment.person(1, "Bob").await);
     let chat = group(&[&ann, &bob]).await;
-    let (mut anns, mut bobs) = (connect(&ann).await, connect(&at(two, &bob)).await);
+    let (mut anns, mut bobs) = (connect(&ann).await, connect(&bob).await);
     let ack = send(&mut anns, &chat, "m-1", "across").await;
     assert_eq!((&ack["type"], &ack["sequence"]), (&json!("ack"), &json!(1)), "{ack}");
     assert_eq!(next_of(&mut bobs, "message").await["content"], "across");
