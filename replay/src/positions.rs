@@ -30,7 +30,9 @@ pub enum To {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not where a log can be read from; write oldest, latest, or a moment like 2026-01-30T14:30:00.000Z")]
+#[error(
+    "'{0}' is not where a log can be read from; write oldest, latest, or a moment like 2026-01-30T14:30:00.000Z"
+)]
 pub struct NotAPlace(String);
 
 impl FromStr for To {

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use courant_client::SignedIn;
 use courant_conformance::servers::redis::RedisServer;
-use courant_conformance::servers::{Dynoxide, FaultyProxy, KafkaProxy, Tansu, free_address, free_port};
+use courant_conformance::servers::{self, Dynoxide, FaultyProxy, KafkaProxy, Tansu, free_address, free_port};
+use courant_connectors::dynamodb::{DynamoDb, DynamoDbConfig};
 use serde_json::Value;
 
 use crate::chat::shipped_pipelines;
@@ -20,11 +21,11 @@ pub struct Deployment {
     pub workers: [Node; 2],
     pub redis: RedisServer,
     /// In front of the store: throttles, breaks and holds calls when asked to.
-    pub store: FaultyProxy,
+    pub before_store: FaultyProxy,
     /// In front of the broker: holds what is published when asked to.
-    pub log: KafkaProxy,
+    pub before_kafka: KafkaProxy,
     pub kafka: Tansu,
-    pub dynoxide: Dynoxide,
+    dynoxide: Dynoxide,
 }
 
 const SECRET: &str = "a secret that is long enough for everybody here";
@@ -33,10 +34,10 @@ impl Deployment {
     /// Starts everything; `home` makes a folder for a process.
     pub async fn start(home: impl Fn() -> Home) -> Self {
         let (dynoxide, redis, broker) = (Dynoxide::start(), RedisServer::start(), free_address());
-        let log = KafkaProxy::before(broker).await;
-        let kafka = Tansu::behind(broker, log.address());
-        let store = FaultyProxy::before(dynoxide.address()).await;
-        let pipelines = on_servers(&store, &kafka, &redis);
+        let before_kafka = KafkaProxy::before(broker).await;
+        let kafka = Tansu::behind(broker, before_kafka.address());
+        let before_store = FaultyProxy::before(dynoxide.address()).await;
+        let pipelines = on_servers(&before_store, &kafka, &redis);
         let relay_port = free_port();
         let relay = |rest: String| format!("\n[edge.relay]\nsecret_env = 'RELAY_SECRET'\n{rest}\n");
         let listening = format!("{pipelines}{}", relay(format!("listen = '127.0.0.1:{relay_port}'")));
@@ -49,7 +50,8 @@ impl Deployment {
         let relayed = relay(format!("to = ['127.0.0.1:{relay_port}']"));
         let gateway = || Node::new(home(), &format!("{}{tail}{relayed}", &pipelines[..end]), &[]);
         let gateways = [gateway(), gateway()];
-        let mut started = Self { gateways, ingest, workers, redis, store, log, kafka, dynoxide };
+        let mut started =
+            Self { gateways, ingest, workers, redis, before_store, before_kafka, kafka, dynoxide };
         started.start_processes();
         started
     }
@@ -86,6 +88,12 @@ impl Deployment {
     #[track_caller]
     pub fn verify(&self) {
         assert_eq!(self.errors(), BTreeMap::new());
+    }
+
+    /// What is stored, past every proxy.
+    pub async fn store(&self) -> DynamoDb {
+        let unprefixed = |config| DynamoDbConfig { table_prefix: String::new(), ..config };
+        servers::connect(self.dynoxide.address(), unprefixed).await
     }
 
     /// Somebody new, signed in at a gateway.

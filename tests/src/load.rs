@@ -22,6 +22,8 @@ use crate::chat::RETRY_PAUSE;
 const PACE: Duration = Duration::from_millis(20);
 /// Longer than the server takes for any answer, an outage of half a minute included: it says `TIMEOUT` after ten seconds.
 const ANSWER: Duration = Duration::from_secs(20);
+/// Messages to ask the store for at a time; the most that it gives.
+const SYNC: usize = 1000;
 
 /// Who talks in which chats, and who listens.
 pub struct Load {
@@ -224,7 +226,7 @@ async fn listen(person: SignedIn, heard: Arc<Mutex<Heard>>, mut stopped: watch::
     loop {
         let last = *stopped.borrow_and_update();
         let Some(mut socket) = connect(&person).await else { continue };
-        let mut asked: BTreeSet<String> = BTreeSet::new();
+        let mut asked = Asked::new();
         let mut told: BTreeMap<String, u64> = BTreeMap::new();
         let chats: Vec<_> = lock(&heard).known.keys().cloned().collect();
         for chat in chats {
@@ -243,7 +245,7 @@ async fn listen(person: SignedIn, heard: Arc<Mutex<Heard>>, mut stopped: watch::
                 break;
             }
             let behind = take(&frame, &heard, &mut told, &mut asked);
-            if let Some(chat) = behind.filter(|chat| !asked.contains(chat)) {
+            if let Some(chat) = behind.filter(|chat| !asked.contains_key(chat)) {
                 ask(&mut socket, &heard, chat, &mut asked).await;
             }
             if last && asked.is_empty() {
@@ -253,12 +255,16 @@ async fn listen(person: SignedIn, heard: Arc<Mutex<Heard>>, mut stopped: watch::
     }
 }
 
+/// By chat, how many messages are still to come at the most.
+type Asked = BTreeMap<String, usize>;
+
 /// Asks for what comes after everything that is known. A socket that closes meanwhile is noticed by who reads it.
-async fn ask(socket: &mut Socket, heard: &Mutex<Heard>, chat: String, asked: &mut BTreeSet<String>) {
+async fn ask(socket: &mut Socket, heard: &Mutex<Heard>, chat: String, asked: &mut Asked) {
     let known = lock(heard).known[&chat];
-    let request = json!({"type": "sync_request", "chat_id": chat, "last_acked_sequence": known});
+    let request =
+        json!({"type": "sync_request", "chat_id": chat, "last_acked_sequence": known, "limit": SYNC});
     if socket.send(&request).await.is_ok() {
-        asked.insert(chat);
+        asked.insert(chat, SYNC);
     }
 }
 
@@ -267,7 +273,7 @@ fn take(
     frame: &Value,
     heard: &Mutex<Heard>,
     told: &mut BTreeMap<String, u64>,
-    asked: &mut BTreeSet<String>,
+    asked: &mut Asked,
 ) -> Option<String> {
     let chat = frame["chat_id"].as_str().unwrap_or_default().to_owned();
     let mut heard = lock(heard);
@@ -285,16 +291,22 @@ fn take(
             None
         }
         Some("sync_batch") => {
-            for message in frame["messages"].as_array().expect("messages") {
+            let messages = frame["messages"].as_array().expect("messages");
+            for message in messages {
                 let sequence = heard.keep(&chat, message);
                 let known = heard.known.get_mut(&chat).expect("a chat of the test");
                 *known = sequence.max(*known);
             }
-            // The server goes on by itself while there is more.
-            if frame["has_more"] == false {
-                asked.remove(&chat);
+            let left = asked.get_mut(&chat).expect("only what was asked is answered");
+            *left -= messages.len();
+            // The server goes on by itself up to what was asked for.
+            match (frame["has_more"] == true, *left) {
+                (true, 1..) => None,
+                (more, _) => {
+                    asked.remove(&chat);
+                    more.then_some(chat)
+                }
             }
-            None
         }
         _ => None,
     }

@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 
 use courant_client::{SignedIn, Socket};
 use courant_conformance::eventually;
-use courant_conformance::servers::{self, Fault, Point};
-use courant_connectors::dynamodb::DynamoDbConfig;
+use courant_conformance::servers::{Fault, Point};
 use courant_connectors::store::{Durability, Key, Returning, Write, WriteStore as _};
 use courant_tests::chat::{connect, group, history, next_of, nothing_comes, send, send_until_acked};
 use courant_tests::deployment::Deployment;
@@ -43,9 +42,9 @@ async fn a_process_killed_anywhere_loses_no_message_and_stores_none_twice() {
     let (anns, bobs) = (connect(&ann).await, connect(&bob).await);
     let mut people = People { ann, bob, anns, bobs };
 
-    let allocating = |fault| move |on: &Deployment| on.store.plan("UpdateItem", [fault]);
-    let storing = |fault| move |on: &Deployment| on.store.plan("TransactWriteItems", [fault]);
-    let publishing = |point| move |on: &Deployment| on.log.stick(point);
+    let allocating = |fault| move |on: &Deployment| on.before_store.plan("UpdateItem", [fault]);
+    let storing = |fault| move |on: &Deployment| on.before_store.plan("TransactWriteItems", [fault]);
+    let publishing = |point| move |on: &Deployment| on.before_kafka.stick(point);
     let on = &mut deployment;
     kill_at(on, &mut people, "before the allocation", allocating(Fault::Hang), After::Nothing).await;
     kill_at(on, &mut people, "after the allocation", allocating(Fault::HangAnswer), After::Gap).await;
@@ -100,8 +99,7 @@ async fn kill_at(
 /// The table's last row: nothing is stored in the chat, and the client is told not to try again.
 async fn lose_the_counter(deployment: &Deployment, people: &mut People) {
     let chat = group(&[&people.ann, &people.bob]).await;
-    let unprefixed = |config| DynamoDbConfig { table_prefix: String::new(), ..config };
-    let store = servers::connect(deployment.dynoxide.address(), unprefixed).await;
+    let store = deployment.store().await;
     let counter = Write::delete("chat_counters", Key::new("chat_id", chat.as_str()));
     store.write(counter, Returning::Nothing, Durability::Synced).await.unwrap();
 
@@ -112,7 +110,7 @@ async fn lose_the_counter(deployment: &Deployment, people: &mut People) {
 }
 
 fn held_calls(deployment: &Deployment) -> usize {
-    deployment.store.hanging() + deployment.log.stuck()
+    deployment.before_store.hanging() + deployment.before_kafka.stuck()
 }
 
 fn check(message: &Value, content: &str, sequence: u64) {

@@ -104,7 +104,10 @@ async fn a_pipeline_whose_records_were_removed_goes_on_when_told_where() {
 fn only_what_reads_topics_can_be_set() {
     let home = home!().with(PIPELINES);
     let refused = home.run(&["positions", "reset", "count", "--to", "oldest"]).refused(1);
-    assert!(refused.contains("`generate`") && refused.contains("courant positions forget count"), "{refused}");
+    assert!(
+        refused.contains("`generate`") && refused.contains("courant positions forget count"),
+        "{refused}"
+    );
     let refused = home.run(&["positions", "reset", "copi", "--to", "oldest"]).refused(1);
     assert!(refused.contains("no pipeline `copi`; it has: copy, count"), "{refused}");
     let refused = home.run(&["positions", "reset", "copy", "--to", "yesterday"]).refused(2);

@@ -23,7 +23,7 @@ async fn a_message_crosses_gateways_and_survives_its_servers() {
     assert_eq!(next_of(&mut bobs, "message").await["content"], "across");
 
     // A store that throttles makes sends slow, not lost.
-    deployment.store.plan("TransactWriteItems", (0..3).map(|_| Fault::throttle()));
+    deployment.before_store.plan("TransactWriteItems", (0..3).map(|_| Fault::throttle()));
     assert_eq!(send(&mut anns, &chat, "m-2", "throttled").await["type"], "ack");
     assert_eq!(next_of(&mut bobs, "message").await["content"], "throttled");
 
@@ -53,4 +53,5 @@ async fn a_message_crosses_gateways_and_survives_its_servers() {
         .map(|message| message["content"].as_str().unwrap().to_owned())
         .collect();
     assert!(stored.contains("across") && stored.contains("throttled") && stored.contains("into the void"));
+    deployment.verify();
 }

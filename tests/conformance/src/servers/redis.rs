@@ -1,5 +1,6 @@
 //! `redis-server` as a child process: on a free port, in a folder of its own, without persistence.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 
@@ -80,6 +81,11 @@ impl RedisServer {
     /// Forgets every key.
     pub fn wipe(&self) {
         self.ask::<()>(&cmd("FLUSHALL"));
+    }
+
+    /// The members of a set; none if there is no such key.
+    pub fn set(&self, key: &str) -> BTreeSet<String> {
+        self.ask(cmd("SMEMBERS").arg(key))
     }
 
     /// Looks behind the connector's back.
