@@ -63,7 +63,7 @@ async fn the_store_throttles_and_goes_away_under_load() {
     for operation in ["BatchGetItem", "UpdateItem", "TransactWriteItems"] {
         deployment.before_store.plan(operation, (0..10).map(|_| Fault::throttle()));
         // Done or not, the client of the store hears the same.
-        deployment.before_store.plan(operation, [Fault::LoseAnswer, Fault::LoseRequest].repeat(3));
+        deployment.before_store.plan(operation, [Fault::LoseAnswer, Fault::LoseRequest, Fault::LoseRequest]);
     }
     load.talks_on(SOME).await;
     deployment.before_store.go_away().await;
