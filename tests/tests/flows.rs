@@ -125,7 +125,10 @@ async fn members_change(world: &World, chat: &ChatId, anns: &mut Socket, bobs: &
     added["role"] = json!("member");
     world.ann.client.post(&path, &added).await.unwrap();
     assert_eq!(members(world, chat).await, ids(&[&world.ann, &world.bob, &world.eve]));
-    assert_eq!(next_of(&mut eves, "membership_changed").await["change_type"], "added");
+    for socket in [&mut eves, &mut *bobs] {
+        let told = next_of(socket, "membership_changed").await;
+        assert_eq!((&told["change_type"], &told["user_id"]), (&json!("added"), &json!(world.eve.user_id)));
+    }
     assert_eq!(send(anns, chat.as_str(), "m-4", "for three").await["type"], "ack");
     hears(&mut eves, "for three").await;
     assert!(cached(world, chat).contains(&world.eve.user_id), "filled again from the store");
