@@ -49,6 +49,11 @@ impl Load {
         .await;
     }
 
+    /// How many messages were acknowledged so far.
+    pub fn acked(&self) -> usize {
+        self.talkers.iter().map(Talker::acked).sum()
+    }
+
     /// Waits until everybody was told of something that was sent from now on, in every chat.
     pub async fn delivers_again(&self) {
         let sent: BTreeMap<String, u64> =
@@ -175,13 +180,11 @@ async fn answer_to(socket: &mut Socket, id: &str) -> Option<Value> {
 
 /// None if the server cannot take it now.
 async fn connect(person: &SignedIn) -> Option<Socket> {
-    match person.client.connect().await {
-        Ok(socket) => Some(socket),
-        Err(_) => {
-            tokio::time::sleep(RETRY_PAUSE).await;
-            None
-        }
+    let socket = person.client.connect().await.ok();
+    if socket.is_none() {
+        tokio::time::sleep(RETRY_PAUSE).await;
     }
+    socket
 }
 
 /// What somebody heard, by chat.

@@ -9,7 +9,7 @@ use courant_client::{SignedIn, Socket};
 use courant_conformance::eventually;
 use courant_conformance::log::LogServer as _;
 use courant_connectors::dynamodb::DynamoDb;
-use courant_connectors::log::{Fetch, ReadLog as _, Topic, TopicPartition};
+use courant_connectors::log::{Fetch, Topic, TopicPartition};
 use courant_connectors::model::ChatId;
 use courant_connectors::model::tables::{
     chat_counters, chat_memberships, chats, delivery_state, idempotency_keys, messages,

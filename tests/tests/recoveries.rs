@@ -87,7 +87,9 @@ async fn kafka_is_down_for_half_a_minute_under_load() {
     let answer = send(&mut anns, &chat, "m-2", "during").await;
     assert_eq!((&answer["type"], &answer["retryable"]), (&"error".into(), &true.into()), "{answer}");
     assert_eq!(history(&bob, &chat).await.len(), 2, "it is stored, and the store is what syncs read");
+    let acked = load.acked();
     tokio::time::sleep_until(outage).await;
+    assert_eq!(load.acked(), acked, "nothing is acknowledged that is not published");
     deployment.kafka.start_again();
     finish(load, &deployment).await;
 }

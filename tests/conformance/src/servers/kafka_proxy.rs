@@ -152,5 +152,5 @@ fn point_of(frame: &[u8], plan: &Mutex<Plan>) -> Option<Point> {
 
 async fn stick(plan: &Mutex<Plan>) {
     lock(plan).stuck += 1;
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
