@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use courant_pipeline::units::{Size, Span};
+use courant_replay::positions::To;
 
 pub use servers::{Iam, IamFormat, Tables, Topics, WantedTables, WantedTopics};
 pub use verify::{ListFormat, Verify};
@@ -74,7 +75,7 @@ pub enum Command {
     /// Look at records that were given up on, and run them again.
     #[command(subcommand)]
     DeadLetters(DeadLetters),
-    /// Show how far sources have been read, or start one over.
+    /// Show how far sources have been read, start one over, or set where one goes on.
     #[command(subcommand)]
     Positions(Positions),
     /// Make the tables of `connections.store`, look at them, and compare them with the model.
@@ -236,6 +237,18 @@ pub enum Positions {
     List,
     /// Forget a pipeline's position: it starts over when it starts next.
     Forget { pipeline: String },
+    /// Set where a pipeline goes on that reads topics: its group in the log is moved.
+    ///
+    /// For one that stopped because the log no longer holds what its group had not read, and for one that is to read again,
+    /// or to leave something out. Refused while the pipeline runs, here or in another process. One that waits to be
+    /// restarted goes on by itself.
+    Reset {
+        pipeline: String,
+        /// `oldest`: with everything that the log still holds. `latest`: with what is published from now on. Or with what
+        /// was published since a moment, such as 2026-01-30T14:30:00.000Z.
+        #[arg(long, value_name = "PLACE")]
+        to: To,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -43,6 +43,12 @@ pub trait Control: Send + Sync {
         Err("this process has neither store nor log open".to_owned())
     }
 
+    /// Sets where a pipeline goes on in the log. What is asked and what came of it are between the command and the
+    /// process.
+    async fn reset(&self, _reset: serde_json::Value) -> Result<serde_json::Value, String> {
+        Err("this process has no log open".to_owned())
+    }
+
     /// Asks the process to drain and end; returns at once.
     fn stop(&self);
 }

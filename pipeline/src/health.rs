@@ -33,6 +33,11 @@ impl PipelineState {
         }
     }
 
+    /// Whether its source is closed.
+    pub const fn is_at_rest(self) -> bool {
+        matches!(self, Self::BackingOff | Self::Finished | Self::Stopped)
+    }
+
     /// Whether an orchestrator should consider it fit: failed and starting pipelines are not.
     pub const fn is_ready(self) -> bool {
         matches!(self, Self::Running | Self::Finished)

@@ -8,6 +8,9 @@ use tokio::time::timeout;
 
 use crate::{Courant, Home, LIMIT, repository};
 
+/// Between a refusal and the next try.
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
 /// The shipped `pipelines.toml` on any free port, without limits of rate.
 pub fn shipped_pipelines() -> String {
     let shipped = std::fs::read_to_string(repository().join("pipelines.toml")).expect("it is shipped");
@@ -103,6 +106,21 @@ pub async fn send(socket: &mut Socket, chat: &str, id: &str, content: &str) -> V
         }
     };
     timeout(LIMIT, answered).await.expect("a send is answered")
+}
+
+/// Sends until it is acknowledged, again and again with the same id. Only what the server says may be retried is.
+pub async fn send_until_acked(socket: &mut Socket, chat: &str, id: &str, content: &str) -> Value {
+    let acked = async {
+        loop {
+            let answer = send(socket, chat, id, content).await;
+            if answer["type"] == "ack" {
+                return answer;
+            }
+            assert_eq!(answer["retryable"], true, "{answer}");
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    };
+    timeout(LIMIT, acked).await.expect("a message that may be retried is acknowledged at last")
 }
 
 /// Everything that is stored in a chat, as its member sees it.

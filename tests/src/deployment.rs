@@ -1,21 +1,31 @@
 //! The product as several processes on DynamoDB, Kafka and Redis: two gateways, one that ingests, two that fan out.
+//!
+//! The servers stand behind proxies, so that a call can be harmed or held at a point that a test names, and the process
+//! that made it killed there. Servers and processes can be ended and started again, with what they had on disk.
 
+use std::collections::BTreeMap;
+
+use courant_client::SignedIn;
 use courant_conformance::servers::redis::RedisServer;
-use courant_conformance::servers::{Dynoxide, FaultyProxy, Tansu};
+use courant_conformance::servers::{self, Dynoxide, FaultyProxy, KafkaProxy, Tansu, free_address, free_port};
+use courant_connectors::dynamodb::{DynamoDb, DynamoDbConfig};
+use serde_json::Value;
 
 use crate::chat::shipped_pipelines;
-use crate::{Courant, Home};
+use crate::{Courant, Ended, Home, LIMIT, Signal};
 
 /// The servers, and every process of the product on them.
 pub struct Deployment {
-    pub gateways: [Courant; 2],
-    pub ingest: Courant,
-    pub workers: [Courant; 2],
+    pub gateways: [Node; 2],
+    pub ingest: Node,
+    pub workers: [Node; 2],
     pub redis: RedisServer,
-    /// In front of the store: throttles and breaks calls when asked to.
-    pub store: FaultyProxy,
-    homes: Vec<Home>,
-    _servers: (Dynoxide, Tansu),
+    /// In front of the store: throttles, breaks and holds calls when asked to.
+    pub before_store: FaultyProxy,
+    /// In front of the broker: holds what is published when asked to.
+    pub before_kafka: KafkaProxy,
+    pub kafka: Tansu,
+    dynoxide: Dynoxide,
 }
 
 const SECRET: &str = "a secret that is long enough for everybody here";
@@ -23,70 +33,156 @@ const SECRET: &str = "a secret that is long enough for everybody here";
 impl Deployment {
     /// Starts everything; `home` makes a folder for a process.
     pub async fn start(home: impl Fn() -> Home) -> Self {
-        let (dynoxide, tansu, redis) = (Dynoxide::start(), Tansu::start(), RedisServer::start());
-        let store = FaultyProxy::before(dynoxide.address()).await;
-        let connections = format!(
-            "[connections.store]\nkind = 'dynamodb'\nendpoint = 'http://{}'\nregion = 'eu-central-1'\n\
-             [connections.log]\nkind = 'kafka'\nbrokers = '{}'\n\
-             [connections.live]\nkind = 'redis'\nurl = '{}'\n",
-            store.address(),
-            tansu.config().brokers,
-            redis.url(),
-        );
-        let pipelines = {
-            let shipped = shipped_pipelines();
-            let from = shipped.find("[connections.store]").expect("the shipped file says where the data is");
-            let to = shipped.find("[edge]").expect("the shipped file has an edge");
-            format!("{}{connections}{}", &shipped[..from], &shipped[to..])
-        };
-        let keys = "signing_keys = [{ id = 'k1', secret_env = 'SIGNING_KEY' }]\n";
-        let pipelines = pipelines.replace("[auth]\n", &format!("[auth]\n{keys}"));
-        let port = free_port();
-        let mut homes = Vec::new();
-        let mut start = |config: String, arguments: &[&str]| {
-            let home = home();
-            home.replace_config(&config);
-            let mut command = home.command(&[&["run"], arguments].concat());
-            command
-                .env("AWS_ACCESS_KEY_ID", "anybody")
-                .env("AWS_SECRET_ACCESS_KEY", "nothing")
-                .env("SIGNING_KEY", SECRET)
-                .env("RELAY_SECRET", SECRET);
-            homes.push(home);
-            Courant::spawn(command)
-        };
-        make_tables_and_topics(&home(), &pipelines);
-        let relay = |rest: &str| format!("\n[edge.relay]\nsecret_env = 'RELAY_SECRET'\n{rest}\n");
-        let ingest_config = format!("{pipelines}{}", relay(&format!("listen = '127.0.0.1:{port}'")));
-        let ingest = start(ingest_config, &["--without-edge", "--only", "ingest,chats,accounts,acks,repair"]);
-        let worker = ["--without-edge", "--only", "fanout,memberships"];
-        let workers = [start(pipelines.clone(), &worker), start(pipelines.clone(), &worker)];
+        let (dynoxide, redis, broker) = (Dynoxide::start(), RedisServer::start(), free_address());
+        let before_kafka = KafkaProxy::before(broker).await;
+        let kafka = Tansu::behind(broker, before_kafka.address());
+        let before_store = FaultyProxy::before(dynoxide.address()).await;
+        let pipelines = on_servers(&before_store, &kafka, &redis);
+        let relay_port = free_port();
+        let relay = |rest: String| format!("\n[edge.relay]\nsecret_env = 'RELAY_SECRET'\n{rest}\n");
+        let listening = format!("{pipelines}{}", relay(format!("listen = '127.0.0.1:{relay_port}'")));
+        let ingest = Node::new(home(), &listening, &["--without-edge", "--only", INGEST]);
+        ingest.make_tables_and_topics();
+        let worker = || Node::new(home(), &pipelines, &["--without-edge", "--only", "fanout,memberships"]);
+        let workers = [worker(), worker()];
         let end = pipelines.find("[[pipeline]]").expect("the shipped file has pipelines");
         let tail = "\n[edge.limits]\nenabled = false\n";
-        let gateway = format!("{}{tail}{}", &pipelines[..end], relay(&format!("to = ['127.0.0.1:{port}']")));
-        let mut gateways = [start(gateway.clone(), &[]), start(gateway, &[])];
-        for gateway in &mut gateways {
-            gateway.wait_ready();
+        let relayed = relay(format!("to = ['127.0.0.1:{relay_port}']"));
+        let gateway = || Node::new(home(), &format!("{}{tail}{relayed}", &pipelines[..end]), &[]);
+        let gateways = [gateway(), gateway()];
+        let mut started =
+            Self { gateways, ingest, workers, redis, before_store, before_kafka, kafka, dynoxide };
+        started.start_processes();
+        started
+    }
+
+    fn start_processes(&mut self) {
+        self.ingest.start();
+        for node in self.workers.iter_mut().chain(&mut self.gateways) {
+            node.start();
         }
-        Self { gateways, ingest, workers, redis, store, homes, _servers: (dynoxide, tansu) }
+        for gateway in &mut self.gateways {
+            gateway.process().wait_ready();
+        }
     }
 
-    /// A folder of one of the processes, for commands on the same servers.
-    pub fn home(&self) -> &Home {
-        &self.homes[0]
+    /// What `courant verify` finds wrong, without waiting for anything that is late: how often, by check. Beside it
+    /// everything goes on.
+    #[track_caller]
+    pub fn errors(&self) -> BTreeMap<String, u64> {
+        let ended = self.ingest.run(&["verify", "--grace", "0s", "--json"]);
+        let report: Value = serde_json::from_str(&ended.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}{}", ended.stdout, ended.stderr));
+        let looked_at = report["figures"]["items"]["messages"].as_u64();
+        assert!(looked_at > Some(0), "it looked at nothing: {report}");
+        let wrong = report["checks"].as_array().expect("a list of checks").iter().filter_map(|check| {
+            let found = check["found"].as_u64().filter(|found| *found > 0 && check["severity"] == "error")?;
+            Some((check["id"].as_str()?.to_owned(), found))
+        });
+        let wrong: BTreeMap<_, _> = wrong.collect();
+        assert_eq!(ended.code, Some(if wrong.is_empty() { 0 } else { 6 }), "{report}");
+        wrong
+    }
+
+    /// Fails unless store and log are in order.
+    #[track_caller]
+    pub fn verify(&self) {
+        assert_eq!(self.errors(), BTreeMap::new());
+    }
+
+    /// What is stored, past every proxy.
+    pub async fn store(&self) -> DynamoDb {
+        let unprefixed = |config| DynamoDbConfig { table_prefix: String::new(), ..config };
+        servers::connect(self.dynoxide.address(), unprefixed).await
+    }
+
+    /// Somebody new, signed in at a gateway.
+    pub async fn person(&mut self, gateway: usize, name: &str) -> SignedIn {
+        self.gateways[gateway].process().person(name).await
+    }
+
+    /// The same person at another gateway.
+    pub fn at(&mut self, gateway: usize, person: &SignedIn) -> SignedIn {
+        let token = person.client.token().expect("they signed in");
+        SignedIn { client: self.gateways[gateway].process().client().with_token(token), ..person.clone() }
     }
 }
 
-fn make_tables_and_topics(home: &Home, pipelines: &str) {
-    home.replace_config(pipelines);
-    for what in ["tables", "topics"] {
-        let mut command = home.command(&[what, "create"]);
-        command.env("AWS_ACCESS_KEY_ID", "anybody").env("AWS_SECRET_ACCESS_KEY", "nothing");
-        home.finish(command).ok();
+const INGEST: &str = "ingest,chats,accounts,acks,repair";
+
+/// One process of the product in its folder: running, or to be started.
+pub struct Node {
+    home: Home,
+    arguments: Vec<&'static str>,
+    process: Option<Courant>,
+}
+
+impl Node {
+    fn new(home: Home, config: &str, arguments: &[&'static str]) -> Self {
+        home.replace_config(config);
+        Self { home, arguments: [&["run"], arguments].concat(), process: None }
+    }
+
+    pub fn start(&mut self) {
+        self.process = Some(Courant::spawn(self.command(&self.arguments)));
+    }
+
+    #[track_caller]
+    pub fn process(&mut self) -> &mut Courant {
+        self.process.as_mut().expect("the process was started")
+    }
+
+    /// Ends it without warning, in the middle of whatever it does.
+    #[track_caller]
+    pub fn kill(&mut self) {
+        let mut process = self.process.take().expect("the process was started");
+        process.signal(Signal::KILL);
+        assert_eq!(process.wait(LIMIT), None, "a signal ended it");
+    }
+
+    /// Lets it come to its end.
+    #[track_caller]
+    pub fn stop(&mut self) {
+        let mut process = self.process.take().expect("the process was started");
+        assert_eq!(process.stop(), Some(0), "{}", process.stderr());
+    }
+
+    /// Runs a command with the process's configuration.
+    #[track_caller]
+    pub fn run(&self, arguments: &[&str]) -> Ended {
+        self.home.finish(self.command(arguments))
+    }
+
+    fn command(&self, arguments: &[&str]) -> std::process::Command {
+        let mut command = self.home.command(arguments);
+        command
+            .env("AWS_ACCESS_KEY_ID", "anybody")
+            .env("AWS_SECRET_ACCESS_KEY", "nothing")
+            .env("SIGNING_KEY", SECRET)
+            .env("RELAY_SECRET", SECRET);
+        command
+    }
+
+    fn make_tables_and_topics(&self) {
+        for what in ["tables", "topics"] {
+            self.run(&[what, "create"]).ok();
+        }
     }
 }
 
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.local_addr().expect("a bound socket has an address").port()
+/// The shipped pipelines with these servers in place of the embedded engine.
+fn on_servers(store: &FaultyProxy, kafka: &Tansu, redis: &RedisServer) -> String {
+    let connections = format!(
+        "[connections.store]\nkind = 'dynamodb'\nendpoint = 'http://{}'\nregion = 'eu-central-1'\n\
+         [connections.log]\nkind = 'kafka'\nbrokers = '{}'\n\
+         [connections.live]\nkind = 'redis'\nurl = '{}'\n",
+        store.address(),
+        kafka.config().brokers,
+        redis.url(),
+    );
+    let shipped = shipped_pipelines();
+    let from = shipped.find("[connections.store]").expect("the shipped file says where the data is");
+    let to = shipped.find("[edge]").expect("the shipped file has an edge");
+    let keys = "[auth]\nsigning_keys = [{ id = 'k1', secret_env = 'SIGNING_KEY' }]\n";
+    format!("{}{connections}{}", &shipped[..from], &shipped[to..]).replace("[auth]\n", keys)
 }

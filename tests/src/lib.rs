@@ -9,6 +9,7 @@ pub mod deployment;
 mod home;
 mod http;
 pub mod lines;
+pub mod load;
 mod process;
 
 use std::path::PathBuf;

@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use courant_client::SignedIn;
 use courant_conformance::servers::Fault;
 use courant_tests::chat::{connect, group, history, next_of, send};
 use courant_tests::deployment::Deployment;
@@ -13,25 +12,18 @@ use courant_tests::{LIMIT, home};
 use serde_json::json;
 use tokio::time::timeout;
 
-/// The same person at another gateway.
-fn at(gateway: &mut courant_tests::Courant, person: &SignedIn) -> SignedIn {
-    let token = person.client.token().unwrap();
-    SignedIn { client: gateway.client().with_token(token), ..person.clone() }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_crosses_gateways_and_survives_its_servers() {
     let mut deployment = Deployment::start(|| home!()).await;
-    let [one, two] = &mut deployment.gateways;
-    let (ann, bob) = (one.person("Ann").await, two.person("Bob").await);
+    let (ann, bob) = (deployment.person(0, "Ann").await, deployment.person(1, "Bob").await);
     let chat = group(&[&ann, &bob]).await;
-    let (mut anns, mut bobs) = (connect(&ann).await, connect(&at(two, &bob)).await);
+    let (mut anns, mut bobs) = (connect(&ann).await, connect(&bob).await);
     let ack = send(&mut anns, &chat, "m-1", "across").await;
     assert_eq!((&ack["type"], &ack["sequence"]), (&json!("ack"), &json!(1)), "{ack}");
     assert_eq!(next_of(&mut bobs, "message").await["content"], "across");
 
     // A store that throttles makes sends slow, not lost.
-    deployment.store.plan("TransactWriteItems", (0..3).map(|_| Fault::throttle()));
+    deployment.before_store.plan("TransactWriteItems", (0..3).map(|_| Fault::throttle()));
     assert_eq!(send(&mut anns, &chat, "m-2", "throttled").await["type"], "ack");
     assert_eq!(next_of(&mut bobs, "message").await["content"], "throttled");
 
@@ -61,4 +53,5 @@ async fn a_message_crosses_gateways_and_survives_its_servers() {
         .map(|message| message["content"].as_str().unwrap().to_owned())
         .collect();
     assert!(stored.contains("across") && stored.contains("throttled") && stored.contains("into the void"));
+    deployment.verify();
 }

@@ -12,6 +12,7 @@ use courant_pipeline::health::PipelineHealth;
 use courant_pipeline::metrics::RELOADS;
 use courant_pipeline::runtime::{ReloadReport, Runtime};
 use courant_pipeline::tap::TapRecord;
+use courant_replay::positions::{self, Reset};
 use metrics::counter;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{Mutex, mpsc};
@@ -204,6 +205,24 @@ impl Control for App {
         let connected = self.runtime.host().services.get::<Connected>();
         let connected = connected.ok_or("the running process uses neither store nor log; stop it first")?;
         self.verifications.start(&connected, options, &self.stop)
+    }
+
+    async fn reset(&self, reset: serde_json::Value) -> Result<serde_json::Value, String> {
+        let reset: Reset = serde_json::from_value(reset)
+            .map_err(|error| format!("{error}; is the command as old as the process?"))?;
+        let of_pipeline = self.health().into_iter().find(|health| health.name == reset.pipeline);
+        if let Some(PipelineHealth { state, .. }) = of_pipeline.filter(|health| !health.state.is_at_rest()) {
+            return Err(format!(
+                "pipeline `{}` is {} and would commit over it; end the process with `courant stop` first",
+                reset.pipeline,
+                state.name()
+            ));
+        }
+        let connected = self.runtime.host().services.get::<Connected>();
+        let connected = connected.ok_or("the running process has no log open; stop it first")?;
+        let moved = positions::reset(&*connected.log, &reset).await.map_err(|error| error.to_string())?;
+        tracing::info!(pipeline = reset.pipeline, group = reset.group, to = ?reset.to, "set where a group goes on");
+        serde_json::to_value(moved).map_err(|error| error.to_string())
     }
 
     fn stop(&self) {

@@ -85,6 +85,11 @@ impl AdminClient {
         Ok(Verifying { lines, path: self.path.clone() })
     }
 
+    /// Waits as long as the log takes.
+    pub async fn reset(&self, reset: serde_json::Value) -> Result<serde_json::Value, ClientError> {
+        self.ask(&Request::Reset(reset)).await
+    }
+
     /// Returns once the process has agreed, before it has ended.
     pub async fn stop(&self) -> Result<(), ClientError> {
         self.look(&Request::Stop).await

@@ -30,6 +30,8 @@ pub enum Request {
     Redrive(Redrive),
     /// Checks what store and log hold, as these options say: lines of progress, and a report at the end.
     Verify(serde_json::Value),
+    /// Sets where a pipeline goes on in the log.
+    Reset(serde_json::Value),
     /// Drains and ends the process; answered before it does.
     Stop,
 }

@@ -138,6 +138,7 @@ impl Connection {
                 self.tap(&pipeline, &stage, limit, reader, writer).await
             }
             Request::Verify(options) => self.verify(options, reader, writer).await,
+            Request::Reset(reset) => write(&mut writer, &Response::from(control.reset(reset).await)).await,
             Request::Stop => {
                 // Answered first: what comes after may close this connection.
                 let written = write(&mut writer, &Response::Ok(())).await;

@@ -15,6 +15,7 @@ use courant_connectors::log::{
     Subscription, Topic, TopicPartition,
 };
 use courant_connectors::model::commands::{ORIGIN, PREVIOUS_SEQUENCE};
+use courant_pipeline::config::Topology;
 use courant_pipeline::spec::{BuildContext, Built, Level, Mode, Problem, StageConfig, StageSpec};
 use courant_pipeline::stage::{Partition, PositionKeeping, Positions, Read, ReadBatch};
 use courant_pipeline::{Headers, Record, Source, StageError};
@@ -62,22 +63,37 @@ impl StageConfig for Config {
         }
         let declared: Vec<_> =
             self.topics.iter().map(|topic| access(Level::Log, Mode::Read, topic)).collect();
-        let subscription = Subscription {
-            group: self.group.unwrap_or_else(|| context.pipeline.to_owned()),
-            topics: self.topics.iter().map(|topic| Topic::from(topic.as_str())).collect(),
-            start: match self.start {
-                Start::Oldest => StartAt::Oldest,
-                Start::Latest => StartAt::Latest,
-            },
-        };
         let backends = Backends::of(context, &declared);
-        let mut built = Built::source(KafkaConsume { subscription, backends, member: None });
+        let pipeline = context.pipeline.to_owned();
+        let subscription = self.subscription(&pipeline);
+        let mut built = Built::source(KafkaConsume { pipeline, subscription, backends, member: None });
         built.access.extend(declared);
         Ok(built)
     }
 }
 
+/// How a pipeline joins its group; none if its source is of another kind.
+pub fn subscription(topology: &Topology) -> Option<Subscription> {
+    let source = topology.source();
+    if source.spec.kind != SPEC.kind {
+        return None;
+    }
+    let config: Config = serde_json::from_value(source.params.clone()).ok()?;
+    Some(config.subscription(&topology.name))
+}
+
 impl Config {
+    fn subscription(self, pipeline: &str) -> Subscription {
+        Subscription {
+            group: self.group.unwrap_or_else(|| pipeline.to_owned()),
+            topics: self.topics.iter().map(|topic| Topic::from(topic.as_str())).collect(),
+            start: match self.start {
+                Start::Oldest => StartAt::Oldest,
+                Start::Latest => StartAt::Latest,
+            },
+        }
+    }
+
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.topics.is_empty() {
@@ -101,6 +117,7 @@ impl Config {
 }
 
 struct KafkaConsume {
+    pipeline: String,
     subscription: Subscription,
     backends: Backends,
     member: Option<Member>,
@@ -129,7 +146,7 @@ impl Source for KafkaConsume {
         let Some(member) = &mut self.member else {
             return Err(StageError::fatal("read the log", "the source is not open"));
         };
-        member.read(max).await
+        member.read(max).await.map_err(|error| read_error(error, &self.pipeline))
     }
 
     async fn commit(&mut self, positions: &Positions) -> Result<(), StageError> {
@@ -179,12 +196,12 @@ impl Member {
     }
 
     /// Cancel-safe: between two fetches nothing is awaited.
-    async fn read(&mut self, max: usize) -> Result<Read, StageError> {
+    async fn read(&mut self, max: usize) -> Result<Read, LogError> {
         loop {
             if !self.gone.is_empty() {
                 return Ok(Read::Gone(std::mem::take(&mut self.gone)));
             }
-            match self.consumer.fetch(max).await.map_err(read_error)? {
+            match self.consumer.fetch(max).await? {
                 Fetch::Records { from, records } => return Ok(Read::Batch(self.batch(&from, records))),
                 Fetch::Assigned(partitions) => {
                     for partition in partitions {
@@ -294,12 +311,13 @@ fn set(headers: &mut Headers, header: &Header) {
     }
 }
 
-fn read_error(error: LogError) -> StageError {
+fn read_error(error: LogError, pipeline: &str) -> StageError {
     match error {
         LogError::OutOfRange { .. } => StageError::fatal(
             "read the log",
             format!(
-                "{error}: what the group had not read is removed; name another `group` to read what is left"
+                "{error}: what the group had not read is removed; \
+                 `courant positions reset {pipeline} --to oldest` goes on with what is left"
             ),
         ),
         error => log_error("read the log", error),

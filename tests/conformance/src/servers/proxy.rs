@@ -34,6 +34,8 @@ pub enum Fault {
     LoseRequest,
     /// It is not done, and no answer ever comes.
     Hang,
+    /// It is done, and no answer ever comes.
+    HangAnswer,
     /// It is not done; this is the answer.
     Answer { status: u16, body: Value },
     /// A batch of one table, of which only so many are done; the rest is given back as unprocessed.
@@ -72,6 +74,7 @@ struct Plan {
     next: HashMap<String, VecDeque<Fault>>,
     always: HashMap<String, Fault>,
     calls: HashMap<String, usize>,
+    hanging: usize,
 }
 
 impl FaultyProxy {
@@ -109,6 +112,11 @@ impl FaultyProxy {
     /// How often the operation was called so far.
     pub fn calls(&self, operation: &str) -> usize {
         self.with_plan(|plan| plan.calls.get(operation).copied().unwrap_or_default())
+    }
+
+    /// How many calls so far wait for an answer that never comes; those that were to be done before are.
+    pub fn hanging(&self) -> usize {
+        self.with_plan(|plan| plan.hanging)
     }
 
     fn with_plan<T>(&self, change: impl FnOnce(&mut Plan) -> T) -> T {
@@ -174,7 +182,11 @@ async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<R
             Err(io::ErrorKind::ConnectionAborted.into())
         }
         Fault::LoseRequest => Err(io::ErrorKind::ConnectionAborted.into()),
-        Fault::Hang => std::future::pending().await,
+        Fault::Hang => shared.hang().await,
+        Fault::HangAnswer => {
+            shared.forward(whole).await?;
+            shared.hang().await
+        }
         Fault::Answer { status, body } => answer(status, &body),
         Fault::DoOnly(count) => {
             let split = split(&operation, &body, count)?;
@@ -196,6 +208,11 @@ impl Shared {
         *plan.calls.entry(operation.to_owned()).or_default() += 1;
         let planned = plan.next.get_mut(operation).and_then(VecDeque::pop_front);
         planned.or_else(|| plan.always.get(operation).cloned()).unwrap_or(Fault::Pass)
+    }
+
+    async fn hang<T>(&self) -> T {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner).hanging += 1;
+        std::future::pending().await
     }
 
     async fn forward(&self, mut request: Request<Full<Bytes>>) -> io::Result<Response<Full<Bytes>>> {

@@ -1,6 +1,6 @@
 //! `redis-server` as a child process: on a free port, in a folder of its own, without persistence.
 
-use std::net::TcpListener;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 
@@ -8,6 +8,7 @@ use redis::{Client, Cmd, FromRedisValue, cmd};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use super::free_port;
 use crate::{LIMIT, until};
 
 const NODES: u16 = 3;
@@ -82,6 +83,11 @@ impl RedisServer {
         self.ask::<()>(&cmd("FLUSHALL"));
     }
 
+    /// The members of a set; none if there is no such key.
+    pub fn set(&self, key: &str) -> BTreeSet<String> {
+        self.ask(cmd("SMEMBERS").arg(key))
+    }
+
     /// Looks behind the connector's back.
     ///
     /// # Panics
@@ -134,15 +140,6 @@ fn spawn(port: u16, bus_port: Option<u16>, folder: &TempDir) -> Child {
     }
     command.spawn().unwrap_or_else(|error| {
         panic!("cannot start redis-server ({error}); install the package redis-server")
-    })
-}
-
-/// Below those that systems give to clients: there, a client that looks for a server that is down could be given the
-/// server's own port and keep it from starting again.
-fn free_port() -> u16 {
-    until("a free port", LIMIT, || {
-        let port = rand::random_range(10_000..30_000);
-        TcpListener::bind(("127.0.0.1", port)).is_ok().then_some(port)
     })
 }
 

@@ -3,7 +3,7 @@
 //! With its SQLite storage in a folder of the test: its storage in memory (0.6) counts batches where it
 //! should count records, so that watermarks are wrong and reading cannot start within a batch.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use courant_connectors::kafka::{Kafka, KafkaConfig};
 use courant_connectors::log::Log;
 use tempfile::TempDir;
 
+use super::free_port;
 use crate::log::LogServer;
 use crate::{LIMIT, until};
 
@@ -20,9 +21,11 @@ use crate::{LIMIT, until};
 const GUARD: &str = r#""$@" & broker=$!; read -r _; kill -9 "$broker"; wait "$broker""#;
 
 pub struct Tansu {
-    guard: Child,
+    /// None while it is killed.
+    guard: Option<Child>,
     address: SocketAddr,
-    _folder: TempDir,
+    advertised: SocketAddr,
+    folder: TempDir,
 }
 
 impl Tansu {
@@ -31,37 +34,62 @@ impl Tansu {
     /// # Panics
     /// If it is not installed, or does not listen in time.
     pub fn start() -> Self {
+        let address = free_address();
+        Self::behind(address, address)
+    }
+
+    /// Starts one that listens at `address`, a free one, and tells clients to come to another.
+    ///
+    /// # Panics
+    /// If it is not installed, or does not listen in time.
+    pub fn behind(address: SocketAddr, advertised: SocketAddr) -> Self {
         let binary = binary();
         assert!(binary.exists(), "there is no {}; tests/run installs it", binary.display());
         let folder = tempfile::tempdir().expect("a folder for tansu");
-        let address = free_address();
-        let url = format!("tcp://{address}");
-        let log = std::fs::File::create(folder.path().join("log")).expect("a file for tansu's log");
+        let mut tansu = Self { guard: None, address, advertised, folder };
+        tansu.start_again();
+        tansu
+    }
+
+    pub fn config(&self) -> KafkaConfig {
+        KafkaConfig::at(self.advertised.to_string())
+    }
+
+    /// Ends it without warning. What it acknowledged is on disk.
+    pub fn kill(&mut self) {
+        if let Some(mut guard) = self.guard.take() {
+            drop(guard.stdin.take());
+            let _ = guard.wait();
+        }
+    }
+
+    /// Starts it after it was killed: at the same address, with what it had.
+    ///
+    /// # Panics
+    /// If it does not listen in time.
+    pub fn start_again(&mut self) {
+        let log = std::fs::File::options().create(true).append(true).open(self.folder.path().join("log"));
+        let log = log.expect("a file for tansu's log");
         let guard = Command::new("sh")
             .args(["-c", GUARD, "tansu-guard"])
-            .arg(&binary)
+            .arg(binary())
             .args(["broker", "--silent", "--storage-engine", "sqlite://tansu.db"])
-            .args(["--listener-url", &url, "--advertised-listener-url", &url])
-            .current_dir(folder.path())
+            .args(["--listener-url", &format!("tcp://{}", self.address)])
+            .args(["--advertised-listener-url", &format!("tcp://{}", self.advertised)])
+            .current_dir(self.folder.path())
             .stdin(Stdio::piped())
             .stdout(log.try_clone().expect("a file can be shared"))
             .stderr(log)
             .spawn()
             .expect("a shell starts tansu");
-        let tansu = Self { guard, address, _folder: folder };
-        until("tansu listens", LIMIT, || TcpStream::connect(address).ok());
-        tansu
-    }
-
-    pub fn config(&self) -> KafkaConfig {
-        KafkaConfig::at(self.address.to_string())
+        self.guard = Some(guard);
+        until("tansu listens", LIMIT, || TcpStream::connect(self.address).ok());
     }
 }
 
 impl Drop for Tansu {
     fn drop(&mut self) {
-        drop(self.guard.stdin.take());
-        let _ = self.guard.wait();
+        self.kill();
     }
 }
 
@@ -81,8 +109,7 @@ fn binary() -> PathBuf {
     cache.join("tansu/bin/tansu")
 }
 
-/// Nobody else takes a port that was just free: the system hands them out in turn.
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("it listens")
+/// One where nobody listens now.
+pub fn free_address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, free_port()).into()
 }
