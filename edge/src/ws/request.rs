@@ -168,12 +168,14 @@ pub(super) struct Send {
     pub(super) content_type: String,
 }
 
-impl From<Heard<'_>> for Request {
-    fn from(heard: Heard<'_>) -> Self {
+impl Request {
+    /// `None` if there is nothing to do about it.
+    pub(super) fn of(heard: Heard<'_>) -> Option<Self> {
         match heard {
-            Heard::Text(text) => parse(text).unwrap_or_else(Self::Violation),
-            Heard::Ping(payload) => Self::Pong(codec::pong(payload)),
-            Heard::Close(code) => Self::Close(code),
+            Heard::Text(text) => Some(parse(text).unwrap_or_else(Self::Violation)),
+            Heard::Ping(payload) => Some(Self::Pong(codec::pong(payload))),
+            Heard::Pong => None,
+            Heard::Close(code) => Some(Self::Close(code)),
         }
     }
 }

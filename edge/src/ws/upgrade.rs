@@ -87,6 +87,7 @@ async fn accept(api: &Api, gateway: &Gateway, asked: Asked) -> Result<Response, 
     if session.is_none_or(|session| session.user_id != caller.user_id) {
         return Err(Refusal::new(Code::Unauthenticated, "the session has ended; sign in again"));
     }
+    registered.let_in();
     tokio::spawn(open(upgrade, registered));
     Ok(switching(&key, offered.protocol))
 }
