@@ -80,6 +80,12 @@ impl Decoder {
         Ok(())
     }
 
+    /// How much memory it has of its own.
+    #[cfg(fuzzing)]
+    pub(super) fn kept(&self) -> usize {
+        self.partial.capacity() + self.fragments.as_ref().map_or(0, |fragments| fragments.capacity())
+    }
+
     /// Decodes whole frames; how many bytes they were.
     fn frames(
         &mut self,
