@@ -77,7 +77,7 @@ impl Api {
 
 /// What is fine on a developer's machine and not where others can connect.
 fn risks(edge: &EdgeConfig, auth: &AuthConfig, tokens: &Tokens) -> Vec<&'static str> {
-    if edge.listen.ip().is_loopback() {
+    if edge.listen.ip().to_canonical().is_loopback() {
         return Vec::new();
     }
     let mut risks = Vec::new();

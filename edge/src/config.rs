@@ -21,9 +21,14 @@ pub struct EdgeConfig {
     /// Address and port to listen on, such as `"0.0.0.0:8080"`. Loopback if left out, so that nothing is
     /// reachable from outside before somebody asks for it. Port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Connections at the same time; further ones wait in the system's queue until one ends. Keep it below the
-    /// process's limit of open files.
+    /// Connections at the same time, sockets included. One more cuts the one that has waited longest for a request; if
+    /// none waits, it waits itself. The process raises its limit of open files as far as it may, and holds fewer
+    /// connections, with a warning, where that is not enough.
     pub max_connections: NonZeroU32,
+    /// Connections of one address (of one /64 of IPv6) at the same time, sockets not included. One more cuts the one of
+    /// them that has waited longest for a request, and is refused if none waits. Addresses of `trusted_proxies` are not
+    /// counted.
+    pub max_connections_per_address: NonZeroU32,
     /// Requests of clients that are answered at the same time; further ones are refused with `UNAVAILABLE`. Sockets are
     /// not counted.
     pub max_requests: NonZeroU32,
@@ -45,6 +50,8 @@ pub struct EdgeConfig {
 
 /// High enough for a gateway, low enough for the usual limit of open files of a service.
 const DEFAULT_MAX_CONNECTIONS: NonZeroU32 = NonZeroU32::new(10_000).expect("not zero");
+/// Many people can be behind one address, each with a request now and then; and half of all requests are left for others.
+const DEFAULT_MAX_CONNECTIONS_PER_ADDRESS: NonZeroU32 = NonZeroU32::new(512).expect("not zero");
 /// Each holds at most a body of 64 KiB.
 const DEFAULT_MAX_REQUESTS: NonZeroU32 = NonZeroU32::new(1024).expect("not zero");
 
@@ -53,6 +60,7 @@ impl Default for EdgeConfig {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             max_connections: DEFAULT_MAX_CONNECTIONS,
+            max_connections_per_address: DEFAULT_MAX_CONNECTIONS_PER_ADDRESS,
             max_requests: DEFAULT_MAX_REQUESTS,
             request_timeout: Span::secs(10),
             allowed_origins: Vec::new(),
@@ -134,6 +142,7 @@ mod tests {
         let text = r#"
             [edge]
             listen = "0.0.0.0:8080"
+            max_connections_per_address = 20
             max_requests = 10
             request_timeout = "3s"
             allowed_origins = ["https://chat.example.com"]

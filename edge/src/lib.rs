@@ -17,6 +17,8 @@ mod config;
 mod control;
 #[cfg(test)]
 mod fake;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod http;
 pub mod limits;
 pub mod relay;

@@ -1,10 +1,12 @@
 //! People who talk: the shipped pipelines, and clients of their edge.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use courant_client::{Client, SignedIn, Socket};
+use futures::future::{Either, select};
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{Courant, Home, LIMIT, repository};
 
@@ -121,6 +123,67 @@ pub async fn send_until_acked(socket: &mut Socket, chat: &str, id: &str, content
         }
     };
     timeout(LIMIT, acked).await.expect("a message that may be retried is acknowledged at last")
+}
+
+/// What a message takes from one to the other at the most, by the median, on a machine that is busy with tests.
+const NORMAL: Duration = Duration::from_millis(500);
+/// Fewer tell nothing.
+const FEWEST: usize = 5;
+/// Between two messages, as people talk who are in a hurry.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// Two people who go on talking.
+pub struct Talk {
+    from: Socket,
+    to: Socket,
+    chat: String,
+    said: usize,
+}
+
+impl Talk {
+    pub async fn begin(courant: &mut Courant) -> Self {
+        let (one, other) = (courant.person("Ann").await, courant.person("Bob").await);
+        let chat = group(&[&one, &other]).await;
+        let (from, to) = (connect(&one).await, connect(&other).await);
+        Self { from, to, chat, said: 0 }
+    }
+
+    /// Goes on as long as something else takes, and takes no longer than usual for it.
+    pub async fn goes_on<T>(&mut self, during: impl Future<Output = T>) -> T {
+        let mut during = pin!(during);
+        let (mut took, mut done) = (Vec::new(), None);
+        while done.is_none() || took.len() < FEWEST {
+            let exchange = pin!(self.exchange());
+            took.push(if done.is_some() {
+                exchange.await
+            } else {
+                match select(exchange, during.as_mut()).await {
+                    Either::Left((took, _)) => took,
+                    Either::Right((ended, exchange)) => {
+                        done = Some(ended);
+                        exchange.await
+                    }
+                }
+            });
+        }
+        took.sort_unstable();
+        let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
+        assert!(median < NORMAL, "of {} messages half took {median:?}, one {worst:?}", took.len());
+        done.expect("it was waited for")
+    }
+
+    /// One message, acknowledged and heard; how long that took.
+    async fn exchange(&mut self) -> Duration {
+        let begun = Instant::now();
+        self.said += 1;
+        let id = format!("talk-{}", self.said);
+        let ack = send(&mut self.from, &self.chat, &id, "hello").await;
+        let heard = next_of(&mut self.to, "message").await;
+        assert_eq!(heard["sequence"], ack["sequence"], "{ack}");
+        let took = begun.elapsed();
+        sleep(BREATH).await;
+        took
+    }
 }
 
 /// Everything that is stored in a chat, as its member sees it.

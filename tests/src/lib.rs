@@ -11,6 +11,7 @@ mod http;
 pub mod lines;
 pub mod load;
 mod process;
+pub mod raw;
 
 use std::path::PathBuf;
 use std::sync::LazyLock;

@@ -112,6 +112,24 @@ impl Courant {
         self.wait_health(pipeline, |health| health["state"] == state)
     }
 
+    /// The sum of a metric over its labels, of those that have this one.
+    #[track_caller]
+    pub fn metric(&mut self, name: &str, label: &str) -> f64 {
+        let page = self.page("/metrics");
+        let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+        let lines = page.lines().filter(of_name).filter(|line| line.contains(label));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// The memory it has now, in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).expect("it has not been waited for");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = resident.and_then(|resident| resident.trim().strip_suffix(" kB"));
+        kib.and_then(|kib| kib.parse().ok()).expect("the system tells how much memory is used")
+    }
+
     pub fn id(&self) -> Pid {
         Pid::from_child(&self.child)
     }

@@ -1,10 +1,12 @@
 //! Passwords, hashed with Argon2id.
 //!
 //! A hash takes 19 MiB and some 20 ms on purpose. So only a few are made at the same time, on threads that may block: more
-//! would cost memory without being done sooner. Whoever tries a number that nobody has registered waits as long as for a
+//! would cost memory without being done sooner. And only so many wait for their turn: anybody can ask for a hash, and must
+//! not take the places of those who ask for something else. Whoever tries a number that nobody has registered waits as long as for a
 //! wrong password, so that the time tells nobody who is here.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use argon2::password_hash::{Error, PasswordHasher as _, PasswordVerifier as _};
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -17,13 +19,19 @@ pub(crate) const SHORTEST_PASSWORD: usize = 8;
 pub(crate) const LONGEST_PASSWORD: usize = 128;
 /// Hashes at the same time: four times 19 MiB at most.
 const MOST_AT_ONCE: usize = 4;
+/// Hashes that are made or wait: a few seconds of work, and a fraction of the requests there may be.
+const MOST_WAITING: usize = 128;
+/// When to come back if there are more: some have been made by then.
+const CROWDED: Duration = Duration::from_secs(1);
 
 /// Hashes and verifies. Clones share the limit.
 #[derive(Clone)]
 pub struct Passwords {
     params: Params,
-    /// full: whoever comes waits for one to end; requests in flight are limited before
+    /// full: whoever comes waits for one to end
     slots: Arc<Semaphore>,
+    /// full: refused with `UNAVAILABLE`
+    places: Arc<Semaphore>,
 }
 
 impl Default for Passwords {
@@ -36,7 +44,11 @@ impl Default for Passwords {
 impl Passwords {
     fn with_params(params: Params) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { params, slots: Arc::new(Semaphore::new(cores.min(MOST_AT_ONCE))) }
+        Self {
+            params,
+            slots: Arc::new(Semaphore::new(cores.min(MOST_AT_ONCE))),
+            places: Arc::new(Semaphore::new(MOST_WAITING)),
+        }
     }
 
     /// Fast and weak, for tests that are about something else.
@@ -81,6 +93,10 @@ impl Passwords {
 
     /// Runs where it may block, when its turn comes.
     async fn work<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+        let _place = self.places.try_acquire().map_err(|_| {
+            let crowded = "too many people sign up or sign in at this moment; try again";
+            Refusal::new(Code::Unavailable, crowded).retry_after(CROWDED)
+        })?;
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|error| unavailable(&error))?;
         let working = tokio::task::spawn_blocking(move || {
             let done = work();
@@ -99,6 +115,8 @@ fn unavailable(error: &dyn std::fmt::Display) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     #[tokio::test]
@@ -127,6 +145,21 @@ mod tests {
     async fn a_damaged_hash_lets_nobody_in() {
         let refused = Passwords::weak().verify("x".to_owned(), Some("plain".to_owned())).await.unwrap_err();
         assert_eq!(refused.code, Code::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn a_crowd_is_refused_and_not_kept_waiting() {
+        let passwords = Passwords::weak();
+        let mut crowd: Vec<_> =
+            (0..MOST_WAITING).map(|_| Box::pin(passwords.hash("correct horse".to_owned()))).collect();
+        for waiting in &mut crowd {
+            assert!(futures::poll!(waiting).is_pending());
+        }
+        let refused = passwords.verify("correct horse".to_owned(), None).now_or_never();
+        let refused = refused.expect("at once").unwrap_err();
+        assert_eq!((refused.code, refused.retry_after_ms), (Code::Unavailable, Some(1000)));
+        futures::future::join_all(crowd).await;
+        assert!(!passwords.verify("correct horse".to_owned(), None).await.unwrap());
     }
 
     #[tokio::test]

@@ -7,10 +7,14 @@
 mod error;
 mod exchange;
 mod health;
+pub mod metrics;
+mod open_files;
 mod origin;
 mod server;
+mod stream;
 #[cfg(test)]
 mod tests;
+mod visitors;
 
 pub(crate) use error::{ErrorBody, method_not_allowed, refused, status};
 pub(crate) use exchange::{ClientAddress, RequestId};
@@ -19,6 +23,7 @@ pub(crate) use origin::Origins;
 #[cfg(test)]
 pub(crate) use server::answer_here;
 pub use server::{ConnectionSlot, HttpServer, ListenError};
+pub(crate) use stream::ClientStream;
 
 use std::convert::Infallible;
 use std::sync::Arc;

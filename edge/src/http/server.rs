@@ -2,9 +2,11 @@
 //!
 //! warp's own server sets no header timeout and no limit of connections, so its filters are served by hyper
 //! directly. Only HTTP/1.1 is spoken: the WebSocket upgrade needs it, and the negotiation of warp's server
-//! waits without limit for a first byte.
+//! waits without limit for a first byte. `visitors` says who makes room when there is none, `stream` what becomes of
+//! clients that do not read.
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -18,24 +20,31 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use ipnet::IpNet;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use warp::Filter;
 use warp::reply::Response;
 
-use super::Routes;
 use super::exchange::Exchange;
+use super::open_files::connections_within;
+use super::stream::ClientStream;
+use super::visitors::{House, Visit, Visitors};
+use super::{Routes, metrics};
 use crate::config::EdgeConfig;
 use crate::control::Control;
 
-/// A client that takes longer to send its headers, or to begin its next request, is cut off.
+/// A client that takes longer to say anything, to send its headers or to begin its next request is cut off.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Far more than any client of the protocol sends, far less than hyper's 400 KiB.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
 /// Connections get this long to finish their request when the process stops.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+/// Connections that the system keeps until they are accepted; it may be set to keep fewer. The usual 128 are too few: a
+/// crowd that comes at once, as after another gateway has stopped, would leave others to try again after a second.
+const BACKLOG: u32 = 4096;
 /// Pause after an accept failed because the process has no file left; one may be closed until then.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 
@@ -79,17 +88,27 @@ pub struct HttpServer {
     listener: TcpListener,
     address: SocketAddr,
     connections: Arc<Semaphore>,
+    visitors: Arc<Visitors>,
     trusted_proxies: Arc<[IpNet]>,
 }
 
 impl HttpServer {
+    #[expect(
+        clippy::unused_async,
+        reason = "a listener belongs to a runtime and is not bound outside of one"
+    )]
     pub async fn bind(config: &EdgeConfig) -> Result<Self, ListenError> {
         let failed = |error| ListenError::new(config.listen, error);
-        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
+        let listener = listen(config.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let limit = usize::try_from(config.max_connections.get()).unwrap_or(Semaphore::MAX_PERMITS);
-        let connections = Arc::new(Semaphore::new(limit));
-        Ok(Self { listener, address, connections, trusted_proxies: config.trusted_proxies() })
+        let connections = connections_within(config.max_connections.get());
+        let connections =
+            Arc::new(Semaphore::new(usize::try_from(connections).unwrap_or(Semaphore::MAX_PERMITS)));
+        let trusted_proxies = config.trusted_proxies();
+        let per_address = usize::try_from(config.max_connections_per_address.get()).unwrap_or(usize::MAX);
+        let visitors = Visitors::new(per_address, Arc::clone(&trusted_proxies));
+        metrics::describe();
+        Ok(Self { listener, address, connections, visitors, trusted_proxies })
     }
 
     /// Where it listens, with the port that was chosen if the config asked for any.
@@ -101,31 +120,36 @@ impl HttpServer {
     /// operators only.
     pub async fn run(self, control: Arc<dyn Control>, clients: Option<Routes>, stop: CancellationToken) {
         let routes = super::routes(control, clients);
-        let cut = CancellationToken::new();
+        let ending = Ending { stop: stop.clone(), cut: CancellationToken::new() };
         let tasks = TaskTracker::new();
         let accepting = async {
             loop {
-                // full: new connections wait in the system's queue until one ends
-                let Ok(permit) = Arc::clone(&self.connections).acquire_owned().await else { return };
                 let Some((stream, peer)) = self.accept().await else { continue };
-                let from = Arrival {
-                    peer,
-                    slot: ConnectionSlot(Arc::new(permit)),
-                    trusted_proxies: Arc::clone(&self.trusted_proxies),
-                };
-                let connection = serve(stream, from, routes.clone(), stop.clone());
-                let cut = cut.clone();
-                tasks.spawn(async move { cut.run_until_cancelled(connection).await });
+                let Some(from) = self.admit(peer).await else { continue };
+                tasks.spawn(serve(stream, from, routes.clone(), ending.clone()));
             }
         };
         stop.run_until_cancelled(accepting).await;
         drop(self.listener);
         tasks.close();
-        if tokio::time::timeout(DRAIN_LIMIT, tasks.wait()).await.is_err() {
+        if timeout(DRAIN_LIMIT, tasks.wait()).await.is_err() {
             tracing::warn!(connections = tasks.len(), "cut connections that did not finish in time");
-            cut.cancel();
+            ending.cut.cancel();
             tasks.wait().await;
         }
+    }
+
+    /// Finds a place for a new connection; `None` if its address has all it may have.
+    async fn admit(&self, peer: SocketAddr) -> Option<Arrival> {
+        let house = if self.connections.available_permits() == 0 { House::Full } else { House::HasRoom };
+        let Ok(visit) = self.visitors.enter(peer.ip(), house) else {
+            metrics::refused();
+            return None;
+        };
+        // full: whoever waited for a request has just been cut; if nobody did, newcomers wait in the system's queue
+        let permit = Arc::clone(&self.connections).acquire_owned().await.ok()?;
+        let (slot, visit) = (ConnectionSlot(Arc::new(permit)), Arc::new(visit));
+        Some(Arrival { peer, slot, visit, trusted_proxies: Arc::clone(&self.trusted_proxies) })
     }
 
     async fn accept(&self) -> Option<(TcpStream, SocketAddr)> {
@@ -142,11 +166,29 @@ impl HttpServer {
     }
 }
 
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // The address is ours again at once after a restart.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// How connections learn that the server ends.
+#[derive(Clone)]
+struct Ending {
+    /// Requests under way are answered, and nothing else.
+    stop: CancellationToken,
+    /// Whatever is left ends now.
+    cut: CancellationToken,
+}
+
 /// The connection that requests come over.
 #[derive(Clone)]
 struct Arrival {
     peer: SocketAddr,
     slot: ConnectionSlot,
+    visit: Arc<Visit>,
     trusted_proxies: Arc<[IpNet]>,
 }
 
@@ -160,7 +202,19 @@ impl<R> Answers for R where
 {
 }
 
-async fn serve<R: Answers>(stream: TcpStream, from: Arrival, routes: R, stop: CancellationToken) {
+async fn serve<R: Answers>(stream: TcpStream, from: Arrival, routes: R, ending: Ending) {
+    // Buffers are for those who say something.
+    let has_spoken = tokio::select! {
+        spoken = timeout(HEADER_TIMEOUT, stream.readable()) => matches!(spoken, Ok(Ok(()))),
+        () = from.visit.cut() => false,
+        () = ending.stop.cancelled() => false,
+    };
+    if has_spoken {
+        Box::pin(converse(stream, from, routes, ending)).await;
+    }
+}
+
+async fn converse<R: Answers>(stream: TcpStream, from: Arrival, routes: R, ending: Ending) {
     // Answers are small and complete; waiting to fill a packet only delays them.
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request| answer(&routes, &from, request));
@@ -168,14 +222,16 @@ async fn serve<R: Answers>(stream: TcpStream, from: Arrival, routes: R, stop: Ca
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_header_size(MAX_HEADER_BYTES)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(ClientStream::new(stream)), service)
         .with_upgrades();
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
+        () = from.visit.cut() => return,
+        () = ending.stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            let Some(ended) = ending.cut.run_until_cancelled(connection).await else { return };
+            ended
         }
     };
     if let Err(error) = ended {
@@ -194,12 +250,17 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let (mut head, body) = request.into_parts();
+    let asking = from.visit.ask();
     let exchange =
         Exchange::begin(&head.headers, &mut head.extensions, from.peer.ip(), &from.trusted_proxies);
     head.extensions.insert(from.slot.clone());
     let service = TowerToHyperService::new(warp::service(routes.clone()));
     let answering = service.call(Request::from_parts(head, body));
-    async move { answering.await.map(|response| exchange.end(response)) }
+    async move {
+        // Its connection is being cut: nothing is begun that could not be answered.
+        let Some(_asking) = asking else { return pending().await };
+        answering.await.map(|response| exchange.end(response))
+    }
 }
 
 /// Answers one request as the server does, without a socket.
@@ -211,10 +272,29 @@ where
 {
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("nobody else has it");
     let slot = ConnectionSlot(Arc::new(permit));
-    let from = Arrival { peer, slot, trusted_proxies: Arc::new([]) };
+    let alone = Visitors::new(1, Arc::new([]));
+    let visit = alone.enter(peer.ip(), House::HasRoom).ok().expect("nobody else is here");
+    let from = Arrival { peer, slot, visit: Arc::new(visit), trusted_proxies: Arc::new([]) };
     let routes = routes.clone().recover(super::error::answer).unify();
     match answer(&routes, &from, request).await {
         Ok(response) => response,
         Err(never) => match never {},
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a task is made of while its client says nothing.
+    fn silent_size<R: Answers, F: Future>(_: &R, _: impl Fn(TcpStream, Arrival, R, Ending) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_silent_connection_is_small() {
+        let routes = super::super::routes(crate::fake::FakeControl::with(Vec::new()), None);
+        let size = silent_size(&routes, serve);
+        assert!(size <= 1536, "{size} bytes, for each of ten thousand");
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use warp::{Filter as _, Reply as _};
 
+use super::stream::WRITE_TIMEOUT;
 use super::{ClientAddress, ConnectionSlot, HttpServer, ListenError, Routes, refused};
 use crate::config::EdgeConfig;
 use crate::control::{Component, ComponentStatus};
@@ -214,16 +215,33 @@ async fn huge_headers_are_refused() {
     assert_eq!(&status, b"HTTP/1.1 431");
 }
 
-#[tokio::test(start_paused = true)]
-async fn connections_beyond_the_limit_wait_for_one_to_end() {
+#[tokio::test]
+async fn a_connection_that_says_nothing_makes_room_for_one_that_does() {
     let server = start(FakeControl::with(vec![]), 1).await;
-    let idle = TcpStream::connect(server.address).await.unwrap();
-    let mut waiting = TcpStream::connect(server.address).await.unwrap();
-    send(&mut waiting, "GET", "/health/live").await;
-    let early = timeout(Duration::from_secs(1), waiting.readable()).await;
-    assert!(early.is_err(), "answered while the only slot was taken");
-    drop(idle);
-    assert_eq!(receive(&mut waiting).await.status, 200);
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    let mut half = TcpStream::connect(server.address).await.unwrap();
+    half.write_all(b"GET /health/live HTTP/1.1\r\nhost: te").await.unwrap();
+    let soon = Duration::from_secs(5);
+    let asked = timeout(soon, ask(server.address, "GET", "/health/live")).await;
+    assert_eq!(asked.expect("long before the others' time is over").status, 200);
+    for silent in [&mut idle, &mut half] {
+        assert!(timeout(soon, silent.read_u8()).await.expect("it made room").is_err());
+    }
+}
+
+/// A client that asks and asks and reads nothing: what it is answered is not piled up, and it is cut off.
+#[tokio::test(start_paused = true)]
+async fn answers_that_nobody_reads_are_bounded_in_size_and_time() {
+    let server = start(FakeControl::with(vec![]), 8).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let requests = "HEAD /health/live HTTP/1.1\r\nhost: test\r\n\r\n".repeat(1000);
+    let mut sent = 0;
+    while timeout(Duration::from_secs(1), stream.write_all(requests.as_bytes())).await.is_ok() {
+        sent += requests.len();
+        assert!(sent < 64 << 20, "it goes on reading what it cannot answer");
+    }
+    let ended = timeout(WRITE_TIMEOUT * 2, stream.write_all(requests.as_bytes())).await;
+    assert!(ended.expect("cut off").is_err());
 }
 
 #[tokio::test(start_paused = true)]

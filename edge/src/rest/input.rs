@@ -137,7 +137,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence.trim().eq_ignore_ascii_case("application/json")
 }
 
-fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+pub(super) fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     if depth(body) > DEEPEST_JSON {
         return Err(bad_request(format!("JSON is nested at most {DEEPEST_JSON} deep")));
     }

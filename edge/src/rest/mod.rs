@@ -14,6 +14,8 @@
 mod auth;
 mod chats;
 mod fields;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod input;
 mod members;
 mod messages;

@@ -48,6 +48,8 @@ pub(super) struct Route {
     pub(super) is_for_signed_in: bool,
     pub(super) statuses: &'static [StatusCode],
     pub(super) shapes: Shapes,
+    #[cfg(fuzzing)]
+    pub(super) reads: Reads,
     answer: Box<dyn Fn(Request) -> BoxFuture<'static, Result<Response, Refusal>> + Send + Sync>,
 }
 
@@ -64,6 +66,13 @@ pub(super) struct Shapes {
     pub(super) parameter: fn() -> Option<Schema>,
     pub(super) input: fn(&mut SchemaGenerator) -> Schema,
     pub(super) reply: fn(&mut SchemaGenerator) -> Option<Schema>,
+}
+
+/// How a route's types are read, by themselves; what is wrong if they are not.
+#[cfg(fuzzing)]
+pub(super) struct Reads {
+    pub(super) path: fn(&str) -> Option<Refusal>,
+    pub(super) input: fn(&Method, &[u8]) -> Option<Refusal>,
 }
 
 impl Route {
@@ -92,6 +101,14 @@ impl Route {
                 parameter: P::schema,
                 input: SchemaGenerator::subschema_for::<I>,
                 reply: R::schema,
+            },
+            #[cfg(fuzzing)]
+            reads: Reads {
+                path: |id| P::from_path(Some(id)).err(),
+                input: |method, input| match (method, std::str::from_utf8(input)) {
+                    (&Method::GET, Ok(query)) => read_query::<I>(query).err(),
+                    _ => super::input::read_json::<I>(input).err(),
+                },
             },
             answer: Box::new(move |request| {
                 async move {

@@ -20,10 +20,11 @@ const MAX_CONTROL: usize = 125;
 const MAX_HEADER: usize = 10;
 
 /// One whole message, unmasked.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heard<'a> {
     Text(&'a [u8]),
     Ping(&'a [u8]),
+    Pong,
     /// With the code, if the client gave one.
     Close(Option<u16>),
 }
@@ -79,6 +80,12 @@ impl Decoder {
         Ok(())
     }
 
+    /// How much memory it has of its own.
+    #[cfg(fuzzing)]
+    pub(super) fn kept(&self) -> usize {
+        self.partial.capacity() + self.fragments.as_ref().map_or(0, |fragments| fragments.capacity())
+    }
+
     /// Decodes whole frames; how many bytes they were.
     fn frames(
         &mut self,
@@ -114,8 +121,7 @@ impl Decoder {
     ) -> Result<(), Violation> {
         match header.opcode {
             OpCode::Control(Control::Ping) => hear(Heard::Ping(payload)),
-            // That anything came is noted elsewhere.
-            OpCode::Control(Control::Pong) => {}
+            OpCode::Control(Control::Pong) => hear(Heard::Pong),
             OpCode::Control(Control::Close) => hear(Heard::Close(close_code(payload)?)),
             OpCode::Data(Data::Text) if self.fragments.is_none() => {
                 if header.is_final {

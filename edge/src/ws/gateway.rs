@@ -131,8 +131,7 @@ impl Shared {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Makes room for a socket, at the cost of older ones of the same user if there are too many. From here on it hears
-    /// if its session is ended. Its first frame waits in its outbox.
+    /// Makes room for a socket. From here on it hears if its session is ended. Its first frame waits in its outbox.
     pub(super) fn admit(
         self: &Arc<Self>,
         caller: Caller,
@@ -152,22 +151,20 @@ impl Shared {
         };
         let peer = Arc::new(Peer::new(connection, caller.session_id, self.ticks.now()));
         peer.outbox.push_own(self.welcome(&peer.connection), self.bounds);
-        let room = Room {
-            sockets: self.config.max_sockets.get() as usize,
-            per_device: self.config.max_per_device.get() as usize,
-            per_user: self.config.max_per_user.get() as usize,
-        };
-        let replaced = self
-            .registry
-            .add(&peer, room)
+        self.registry
+            .add(&peer, self.room())
             .map_err(|NoRoom| unavailable("the server has no room for another socket; connect to another"))?;
         self.metrics.connections.increment(1.0);
         self.metrics.opened.increment(1);
-        let mut wakers = Wakers::default();
-        for older in replaced {
-            older.outbox.close(Close::Replaced, Waiting::Dropped, &mut wakers);
-        }
         Ok(Registered { shared: Arc::clone(self), peer, _slot: slot })
+    }
+
+    fn room(&self) -> Room {
+        Room {
+            sockets: self.config.max_sockets.get() as usize,
+            per_device: self.config.max_per_device.get() as usize,
+            per_user: self.config.max_per_user.get() as usize,
+        }
     }
 
     fn welcome(&self, connection: &Connection) -> bytes::Bytes {
@@ -186,6 +183,16 @@ pub(super) struct Registered {
     pub(super) shared: Arc<Shared>,
     pub(super) peer: Arc<Peer>,
     _slot: Option<ConnectionSlot>,
+}
+
+impl Registered {
+    /// Its session was found: older sockets of the same user make room for it, if there are too many.
+    pub(super) fn let_in(&self) {
+        let mut wakers = Wakers::default();
+        for older in self.shared.registry.let_in(&self.peer, self.shared.room()) {
+            older.outbox.close(Close::Replaced, Waiting::Dropped, &mut wakers);
+        }
+    }
 }
 
 impl Drop for Registered {

@@ -22,6 +22,8 @@ mod config;
 mod deliver;
 mod drain;
 mod frames;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod gateway;
 pub mod metrics;
 mod obey;

@@ -1,6 +1,6 @@
 //! One connected client, as the rest of the process sees it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use courant_connectors::live::Connection;
 use courant_connectors::model::SessionId;
@@ -20,6 +20,8 @@ pub(super) struct Peer {
     beaten_at: AtomicU32,
     /// When to look at the session next, whatever was heard of it.
     confirm_at: AtomicU32,
+    /// Its session was found when it was opened.
+    is_let_in: AtomicBool,
 }
 
 impl Peer {
@@ -34,7 +36,17 @@ impl Peer {
             beaten_at: AtomicU32::new(now),
             // At once: it may have ended while the socket was opened.
             confirm_at: AtomicU32::new(now),
+            is_let_in: AtomicBool::new(false),
         }
+    }
+
+    /// Called by the registry.
+    pub(super) fn let_in(&self) {
+        self.is_let_in.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_let_in(&self) -> bool {
+        self.is_let_in.load(Ordering::Relaxed)
     }
 
     /// Called once, by the registry.

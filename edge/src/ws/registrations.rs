@@ -4,8 +4,8 @@
 //! some connection is told of every few seconds, and each before its time is over; once one turns out to be
 //! forgotten, all are told of at once. A connection that was forgotten is told of again only after the store has
 //! said that its session goes on: that it is not known may be because its session has ended and nobody told us.
-//! Likewise every session is looked up again after a gap in what was heard, soon after its socket was opened, and now
-//! and then.
+//! Likewise every session is looked up again after a gap in what was heard, with the first sweep after its socket was
+//! opened, and now and then; also while live state is down, which is when nothing is heard.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,7 +31,7 @@ const SWEEP: Duration = Duration::from_secs(5);
 /// Half of what live state grants, and a sweep before that: one that fails can be made up for.
 const BEAT_AFTER: Duration = CONNECTION_TTL.checked_div(2).expect("not zero").saturating_sub(SWEEP);
 /// A session that ended without anybody hearing of it is found after this at the latest.
-const CONFIRM_AFTER: Duration = Duration::from_secs(600);
+pub(super) const CONFIRM_AFTER: Duration = Duration::from_secs(600);
 /// Connections that one call tells of.
 const AT_ONCE: usize = 500;
 /// Connections that are registered at the same time.
@@ -66,9 +66,12 @@ impl Registrations {
     }
 }
 
+/// Connections that live state does not know.
+type Unknown = FxHashSet<ConnectionId>;
+
 /// Why connections are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Because {
+pub(super) enum Because {
     ItIsTime,
     /// Everything may be otherwise.
     OfAGap,
@@ -86,7 +89,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             () = shared.registrations.gap.notified() => Because::OfAGap,
             _ = sweeps.tick() => Because::ItIsTime,
         };
-        if let Err(error) = sweep(&shared, because).await {
+        if let Err(error) = sweep(&shared, because, shared.ticks.now()).await {
             tracing::warn!(%error, "cannot keep connections known; trying again");
             if because == Because::OfAGap {
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -119,16 +122,41 @@ pub(super) async fn forget_departed(shared: &Shared) {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum SweepError {
+pub(super) enum SweepError {
     #[error(transparent)]
     Live(#[from] LiveError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-async fn sweep(shared: &Shared, because: Because) -> Result<(), SweepError> {
-    let now = shared.ticks.now();
+pub(super) async fn sweep(shared: &Shared, because: Because, now: u32) -> Result<(), SweepError> {
     let all: Vec<Arc<Peer>> = shared.registry.read().all().cloned().collect();
+    let told = tell(shared, &all, because, now).await;
+    look_up(shared, &all, because, told, now).await
+}
+
+/// Closes the sockets whose sessions have ended and tells live state again of those it has forgotten. The first also if
+/// live state was not told: sessions are the store's.
+pub(super) async fn look_up(
+    shared: &Shared,
+    all: &[Arc<Peer>],
+    because: Because,
+    told: Result<Unknown, LiveError>,
+    now: u32,
+) -> Result<(), SweepError> {
+    let is_unknown = |peer: &Peer| told.as_ref().is_ok_and(|unknown| unknown.contains(&peer.connection.id));
+    let to_confirm =
+        |peer: &&Arc<Peer>| because == Because::OfAGap || peer.is_to_be_confirmed(now) || is_unknown(peer);
+    let to_confirm: Vec<_> = all.iter().filter(to_confirm).cloned().collect();
+    let mut forgotten = confirm(shared, &to_confirm, now).await?;
+    forgotten.retain(|peer| is_unknown(peer));
+    register_again(shared, forgotten).await?;
+    told?;
+    Ok(())
+}
+
+/// Tells live state of those it may forget, and of all if it has forgotten one; those it does not know.
+async fn tell(shared: &Shared, all: &[Arc<Peer>], because: Because, now: u32) -> Result<Unknown, LiveError> {
     let is_due =
         |peer: &&Arc<Peer>| because == Because::OfAGap || peer.unbeaten_for(now) >= ticks::of(BEAT_AFTER);
     let mut due: Vec<_> = all.iter().filter(is_due).cloned().collect();
@@ -136,22 +164,15 @@ async fn sweep(shared: &Shared, because: Because) -> Result<(), SweepError> {
         // Somebody must notice if live state was wiped.
         due.extend(all.first().cloned());
     }
-    let mut unknown = beat(shared, &due, now).await?;
-    if !unknown.is_empty() && due.len() < all.len() {
-        unknown = beat(shared, &all, now).await?;
+    let unknown = beat(shared, &due, now).await?;
+    if unknown.is_empty() || due.len() == all.len() {
+        return Ok(unknown);
     }
-    let to_confirm = |peer: &&Arc<Peer>| {
-        because == Because::OfAGap || peer.is_to_be_confirmed(now) || unknown.contains(&peer.connection.id)
-    };
-    let to_confirm: Vec<_> = all.iter().filter(to_confirm).cloned().collect();
-    let confirmed = confirm(shared, &to_confirm, now).await?;
-    let mut forgotten = confirmed;
-    forgotten.retain(|peer| unknown.contains(&peer.connection.id));
-    register_again(shared, forgotten).await
+    beat(shared, all, now).await
 }
 
 /// Tells live state that connections are there; those it does not know.
-async fn beat(shared: &Shared, peers: &[Arc<Peer>], now: u32) -> Result<FxHashSet<ConnectionId>, LiveError> {
+async fn beat(shared: &Shared, peers: &[Arc<Peer>], now: u32) -> Result<Unknown, LiveError> {
     let mut unknown = FxHashSet::default();
     for peers in peers.chunks(AT_ONCE) {
         let connections: Vec<_> = peers.iter().map(|peer| peer.connection.clone()).collect();

@@ -1,7 +1,7 @@
 //! The sockets of this process, by connection and by user.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use courant_connectors::model::{ConnectionId, UserId};
 use rustc_hash::FxHashMap;
@@ -60,31 +60,45 @@ impl Registry {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a socket; returns those it replaces.
-    pub(super) fn add(&self, peer: &Arc<Peer>, room: Room) -> Result<Vec<Arc<Peer>>, NoRoom> {
-        let mut peers = self.0.write().unwrap_or_else(PoisonError::into_inner);
+    fn write(&self) -> RwLockWriteGuard<'_, Peers> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a socket. It hears what is said to its user, and takes nobody's place yet.
+    pub(super) fn add(&self, peer: &Arc<Peer>, room: Room) -> Result<(), NoRoom> {
+        let mut peers = self.write();
         if peers.len() >= room.sockets {
             return Err(NoRoom);
         }
         let connection = &peer.connection;
-        let open: Vec<_> =
-            peers.of_user(&connection.user).filter(|other| other.outbox.is_open()).cloned().collect();
+        peers.added += 1;
+        let number = peers.added;
+        peer.numbered(number);
+        peers.by_user.insert((connection.user.clone(), number), Arc::clone(peer));
+        peers.by_id.insert(connection.id.clone(), Arc::clone(peer));
+        Ok(())
+    }
+
+    /// The socket is its user's; returns those it replaces. Until then it may be somebody's whose session has ended.
+    pub(super) fn let_in(&self, peer: &Peer, room: Room) -> Vec<Arc<Peer>> {
+        let (peers, connection) = (self.write(), &peer.connection);
+        let open: Vec<_> = peers
+            .of_user(&connection.user)
+            .filter(|other| other.is_let_in() && other.outbox.is_open())
+            .cloned()
+            .collect();
+        peer.let_in();
         let of_device: Vec<_> =
             open.iter().filter(|other| other.connection.device == connection.device).cloned().collect();
         let mut replaced: Vec<_> = oldest_beyond(&of_device, room.per_device).to_vec();
         if replaced.is_empty() {
             replaced.extend_from_slice(oldest_beyond(&open, room.per_user));
         }
-        peers.added += 1;
-        let number = peers.added;
-        peer.numbered(number);
-        peers.by_user.insert((connection.user.clone(), number), Arc::clone(peer));
-        peers.by_id.insert(connection.id.clone(), Arc::clone(peer));
-        Ok(replaced)
+        replaced
     }
 
     pub(super) fn remove(&self, peer: &Peer) {
-        let mut peers = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.write();
         peers.by_id.remove(&peer.connection.id);
         peers.by_user.remove(&(peer.connection.user.clone(), peer.number()));
     }
@@ -119,7 +133,9 @@ mod tests {
     }
 
     fn add(registry: &Registry, id: &str, user: &str, device: &str) -> Vec<String> {
-        let replaced = registry.add(&peer(id, user, device), ROOM).unwrap();
+        let peer = peer(id, user, device);
+        registry.add(&peer, ROOM).unwrap();
+        let replaced = registry.let_in(&peer, ROOM);
         for peer in &replaced {
             peer.outbox.close(Close::Replaced, Waiting::Dropped, &mut Wakers::default());
         }
@@ -139,6 +155,17 @@ mod tests {
             "of its user; one closes already"
         );
         assert_eq!(registry.add(&peer("conn_4", "user_2", "phone"), ROOM).err(), Some(NoRoom));
+    }
+
+    /// Somebody with a token whose session has ended gets as far as this, as often as they like.
+    #[test]
+    fn whoever_is_not_let_in_replaces_nobody_and_is_not_counted() {
+        let registry = Registry::default();
+        assert!(add(&registry, "conn_1", "user_1", "phone").is_empty());
+        for id in ["conn_2", "conn_3", "conn_4"] {
+            registry.add(&peer(id, "user_1", "phone"), ROOM).unwrap();
+        }
+        assert!(add(&registry, "conn_5", "user_1", "phone").is_empty());
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub(super) struct Heartbeat {}
 /// Read in any order of its fields; [`TypeFirst`] is the fast way.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum ClientFrame<'a> {
+pub(super) enum ClientFrame<'a> {
     #[serde(borrow)]
     SendMessage(SendMessage<'a>),
     #[serde(borrow)]
@@ -88,8 +88,9 @@ enum ClientFrame<'a> {
 /// A frame whose first field is `type`: the others are read straight into their struct. `None` if another is first.
 struct TypeFirst<'a>(Option<ClientFrame<'a>>);
 
+/// A string and nothing else: an object with the type as its only field would be read as an enum too.
 #[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(variant_identifier, rename_all = "snake_case")]
 enum Type {
     SendMessage,
     Ack,
@@ -168,18 +169,20 @@ pub(super) struct Send {
     pub(super) content_type: String,
 }
 
-impl From<Heard<'_>> for Request {
-    fn from(heard: Heard<'_>) -> Self {
+impl Request {
+    /// `None` if there is nothing to do about it.
+    pub(super) fn of(heard: Heard<'_>) -> Option<Self> {
         match heard {
-            Heard::Text(text) => parse(text).unwrap_or_else(Self::Violation),
-            Heard::Ping(payload) => Self::Pong(codec::pong(payload)),
-            Heard::Close(code) => Self::Close(code),
+            Heard::Text(text) => Some(parse(text).unwrap_or_else(Self::Violation)),
+            Heard::Ping(payload) => Some(Self::Pong(codec::pong(payload))),
+            Heard::Pong => None,
+            Heard::Close(code) => Some(Self::Close(code)),
         }
     }
 }
 
 /// Reads the payload of a text frame.
-fn parse(text: &[u8]) -> Result<Request, Violation> {
+pub(super) fn parse(text: &[u8]) -> Result<Request, Violation> {
     let parsed = serde_json::from_slice(text).and_then(|TypeFirst(frame)| match frame {
         Some(frame) => Ok(frame),
         None => serde_json::from_slice(text),
@@ -215,7 +218,7 @@ fn chat_id(text: &str, of: Option<&str>) -> Result<ChatId, Request> {
 }
 
 impl ClientFrame<'_> {
-    fn check(self) -> Result<Request, Request> {
+    pub(super) fn check(self) -> Result<Request, Request> {
         match self {
             Self::SendMessage(frame) => frame.check(),
             Self::Ack(Ack { sequence: 0, .. }) => {
@@ -310,6 +313,7 @@ mod tests {
             (r#"{"type":"heartbeat","n":1}"#, "unknown field `n`"),
             (r#"{"n":1,"type":"heartbeat"}"#, "unknown field `n`"),
             (r#"{"type":"heratbeat"}"#, "unknown variant `heratbeat`"),
+            (r#"{"type":{"heartbeat":null}}"#, "invalid type: map"),
             (r#"{"type":"ack","chat_id":"chat_1"}"#, "missing field `sequence`"),
             (r#"{"type":"ack","chat_id":"chat_1","sequence":-1}"#, "invalid value"),
             (r#"{"type":"ack","chat_id":"chat_1","sequence":0}"#, "begin at 1"),

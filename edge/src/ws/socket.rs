@@ -253,7 +253,6 @@ impl Socket {
                 }
             });
             let requests = ready!(requests)?;
-            self.peer().heard(self.shared().ticks.now());
             if !requests.is_empty() {
                 return Poll::Ready(Ok(requests));
             }
@@ -262,14 +261,19 @@ impl Socket {
 
     fn decode(&mut self, read: &mut [u8]) -> Vec<Request> {
         let max_frame = usize::try_from(self.shared().config.max_frame.0).unwrap_or(usize::MAX);
-        let mut requests = Vec::new();
+        let (mut requests, mut has_spoken) = (Vec::new(), false);
         let mut hear = |heard: codec::Heard<'_>| {
+            has_spoken = true;
             if !matches!(requests.last(), Some(Request::Violation(_) | Request::Close(_))) {
-                requests.push(Request::from(heard));
+                requests.extend(Request::of(heard));
             }
         };
         if let Err(violation) = self.decoder.decode(read, max_frame, &mut hear) {
             requests.push(Request::Violation(violation));
+        }
+        // Something whole: a byte now and then of a frame that never ends is silence.
+        if has_spoken {
+            self.peer().heard(self.shared().ticks.now());
         }
         requests
     }

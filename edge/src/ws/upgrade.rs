@@ -24,7 +24,7 @@ use super::metrics::Metrics;
 use super::registrations;
 use super::socket::Socket;
 use crate::Api;
-use crate::http::{ClientAddress, ConnectionSlot, refused};
+use crate::http::{ClientAddress, ClientStream, ConnectionSlot, refused};
 use crate::limits::{Limit, by_address};
 
 /// The subprotocol of this version; the only one that is ever selected.
@@ -49,7 +49,10 @@ pub(super) async fn answer(api: Api, gateway: Gateway, asked: Asked) -> Response
         Ok(response) => response,
         Err(refusal) => {
             Metrics::refused(refusal.code.as_str());
-            refused(refusal)
+            let mut response = refused(refusal);
+            // It was for a socket and nothing else.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            response
         }
     }
 }
@@ -84,6 +87,7 @@ async fn accept(api: &Api, gateway: &Gateway, asked: Asked) -> Result<Response, 
     if session.is_none_or(|session| session.user_id != caller.user_id) {
         return Err(Refusal::new(Code::Unauthenticated, "the session has ended; sign in again"));
     }
+    registered.let_in();
     tokio::spawn(open(upgrade, registered));
     Ok(switching(&key, offered.protocol))
 }
@@ -161,11 +165,11 @@ async fn open(upgrade: OnUpgrade, registered: Registered) {
 
 /// The connection itself, and what of it was read already.
 fn take_over(upgraded: Upgraded) -> Option<(TcpStream, Vec<u8>)> {
-    let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else {
+    let Ok(parts) = upgraded.downcast::<TokioIo<ClientStream>>() else {
         tracing::error!("the server's connections are not plain TCP, so no socket can be opened on them");
         return None;
     };
-    Some((parts.io.into_inner(), parts.read_buf.to_vec()))
+    Some((parts.io.into_inner().into_inner(), parts.read_buf.to_vec()))
 }
 
 #[cfg(test)]

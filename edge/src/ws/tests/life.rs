@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use courant_connectors::live::Connections;
 use courant_connectors::model::tables::sessions::revoke;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::*;
@@ -35,6 +37,37 @@ async fn two_missed_heartbeats_end_a_socket() {
     let waited = began.elapsed();
     assert!(waited >= Duration::from_secs(59) && waited <= Duration::from_secs(63), "{waited:?}");
     assert_eq!(world.gateway.sockets(), 1);
+}
+
+/// A frame that comes byte by byte and never ends does not keep its socket open.
+#[tokio::test]
+async fn a_dribbled_frame_is_silence() {
+    let world = world().await;
+    world.sign_in("user_1", "sess_1").await;
+    let mut stream = TcpStream::connect(world.address).await.unwrap();
+    stream.write_all(upgrade_request("user_1/sess_1").as_bytes()).await.unwrap();
+    world.until_sockets(1).await;
+    // The head of a masked text frame of 1000 bytes.
+    stream.write_all(&[0x81, 0xfe, 0x03, 0xe8, 0, 0, 0, 0]).await.unwrap();
+    tokio::time::pause();
+    let began = Instant::now();
+    let (mut reader, mut writer) = stream.split();
+    let dribbling = async {
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            // It may be closed already.
+            let _ = writer.write_all(b" ").await;
+        }
+    };
+    let mut heard = Vec::new();
+    tokio::select! {
+        read = reader.read_to_end(&mut heard) => drop(read),
+        () = dribbling => unreachable!("it goes on"),
+        () = tokio::time::sleep(Duration::from_secs(200)) => panic!("it keeps its socket open"),
+    }
+    let said = 4408_u16.to_be_bytes();
+    assert!(heard.windows(2).any(|bytes| bytes == said), "{}", String::from_utf8_lossy(&heard));
+    assert!(began.elapsed() <= Duration::from_secs(70), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod hostile;
 mod life;
 mod opening;
 mod published;
+mod sessions_end;
 mod talking;
 
 use std::net::SocketAddr;
@@ -54,6 +55,7 @@ struct World {
     /// What was handed in, if the test wants to answer itself.
     commands: Mutex<Option<mpsc::Receiver<(Command, ReplyTo)>>>,
     intake: Intake,
+    api: Api,
     _folder: tempfile::TempDir,
 }
 
@@ -108,11 +110,11 @@ async fn world_of(edge: EdgeConfig) -> World {
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.run(stop).await }
     });
-    let routes = routes(api, gateway.clone());
+    let routes = routes(api.clone(), gateway.clone());
     // It goes on while sockets are drained, as in the process.
     tokio::spawn(server.run(FakeControl::with(Vec::new()), Some(routes), CancellationToken::new()));
     let commands = Mutex::new(Some(take_commands(&intake).await));
-    World { store, live, gateway, id, address, stop, running, commands, intake, _folder: folder }
+    World { store, live, gateway, id, address, stop, running, commands, intake, api, _folder: folder }
 }
 
 async fn take_commands(intake: &Intake) -> mpsc::Receiver<(Command, ReplyTo)> {
@@ -297,6 +299,15 @@ async fn welcomed(client: &Client) -> (Socket, ConnectionId) {
     assert_eq!(welcome["type"], "welcome", "first of all: {welcome}");
     let id = welcome["connection_id"].as_str().unwrap().into();
     (socket, id)
+}
+
+/// A request for an upgrade, as it goes over the wire.
+fn upgrade_request(token: &str) -> String {
+    format!(
+        "GET /ws HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         authorization: Bearer {token}\r\n\r\n"
+    )
 }
 
 /// The next frame, which is as the published protocol says.

@@ -110,6 +110,20 @@ async fn a_device_that_connects_too_often_loses_its_oldest_socket() {
     assert_eq!(frame(&mut second).await["type"], "heartbeat");
 }
 
+/// A token outlives its session by minutes. Whoever has stolen one is refused, and cannot push out its owner either.
+#[tokio::test]
+async fn a_token_of_a_session_that_has_ended_replaces_nobody() {
+    let world = world_with(SocketConfig { max_per_device: limit(1), ..SocketConfig::default() }).await;
+    let (mut socket, _) = world.connect("user_1").await;
+    let stolen = world.sign_in("user_1", "sess_stolen").await;
+    revoke(&*world.store, &"sess_stolen".into()).await.unwrap();
+    for _ in 0..5 {
+        assert!(matches!(stolen.connect().await.err(), Some(ClientError::Refused { status: 401, .. })));
+    }
+    socket.send(&json!({"type": "heartbeat"})).await.unwrap();
+    assert_eq!(frame(&mut socket).await["type"], "heartbeat");
+}
+
 #[tokio::test]
 async fn a_full_gateway_says_so() {
     let world = world_with(SocketConfig { max_sockets: limit(1), ..SocketConfig::default() }).await;
@@ -130,10 +144,7 @@ async fn what_comes_with_the_upgrade_is_heard() {
     let world = world().await;
     world.sign_in("user_1", "sess_1").await;
     let mut stream = TcpStream::connect(world.address).await.unwrap();
-    let mut request = b"GET /ws HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
-        sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-        authorization: Bearer user_1/sess_1\r\n\r\n"
-        .to_vec();
+    let mut request = upgrade_request("user_1/sess_1").into_bytes();
     // A ping with a mask of zeros.
     request.extend_from_slice(&[0x89, 0x82, 0, 0, 0, 0, b'h', b'i']);
     stream.write_all(&request).await.unwrap();
