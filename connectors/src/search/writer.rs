@@ -48,7 +48,8 @@ pub struct Written {
 }
 
 /// Writes an index. There is one at a time per folder, in all processes; the system takes the lock of a process that died
-/// away with it. Calls block.
+/// away with it. Dropping it gives up merges that are under way, which the next one begins anew: nobody should wait for
+/// them to stop a process. Calls block.
 pub struct IndexWriter {
     folder: PathBuf,
     index: Index,
@@ -87,12 +88,6 @@ impl IndexWriter {
         self.writer = Some(writer);
         self.marks.committed();
         Ok(written)
-    }
-
-    /// Ends the writer. Merges that are under way are finished first, so that the next one need not begin them anew.
-    pub fn close(mut self) -> Result<(), SearchError> {
-        let Some(writer) = self.writer.take() else { return Ok(()) };
-        writer.wait_merging_threads().map_err(|error| self.failed("close", error))
     }
 
     fn begin(&self) -> Result<tantivy::IndexWriter, SearchError> {

@@ -24,6 +24,7 @@ mod query;
 mod reply;
 mod route;
 mod router;
+mod search;
 mod sessions;
 mod users;
 mod who;
@@ -52,6 +53,7 @@ fn table() -> Vec<Route> {
         chats::routes(),
         members::routes(),
         messages::routes(),
+        search::routes(),
         openapi::routes(),
     ]
     .into_iter()

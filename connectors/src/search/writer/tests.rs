@@ -33,7 +33,7 @@ fn what_is_written_twice_is_there_once() {
     assert_eq!(writer.write(&batch).unwrap(), Written { new: 0, known: 3 });
     let doubled = [message("a", 3, "three"), message("a", 3, "three"), message("a", 1, "one")];
     assert_eq!(writer.write(&doubled).unwrap(), Written { new: 1, known: 2 });
-    writer.close().unwrap();
+    drop(writer);
     // another process knows nothing of what the first one remembered
     let mut writer = open(folder.path());
     assert_eq!(writer.write(&batch).unwrap(), Written { new: 0, known: 3 });
@@ -87,7 +87,7 @@ fn damage_says_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = open(folder.path());
         writer.write(&[message("a", 1, "tea")]).unwrap();
-        writer.close().unwrap();
+        drop(writer);
         for entry in std::fs::read_dir(folder.path()).unwrap() {
             let path = entry.unwrap().path();
             if path.to_str().unwrap().ends_with(name) {
