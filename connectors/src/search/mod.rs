@@ -75,6 +75,7 @@ pub enum SearchError {
 impl SearchError {
     /// What Tantivy says, as what can be done about it: a disk that is full or a file that cannot be opened may be well
     /// again later, bytes that are wrong stay wrong.
+    #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
     fn of(doing: &'static str, folder: &Path, error: TantivyError) -> Self {
         let io = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
         let source = match &error {

@@ -110,7 +110,8 @@ mod tests {
         let searches = Arc::new(Searches::default());
         let folder = tempfile::tempdir().unwrap();
         let _offered = searches.offer(Arc::clone(open(folder.path()).reader()));
-        let held = Arc::clone(&searches.places).acquire_many_owned(AT_A_TIME as u32).await.unwrap();
+        let held =
+            Arc::clone(&searches.places).acquire_many_owned(u32::try_from(AT_A_TIME).unwrap()).await.unwrap();
         assert!(matches!(searches.ask(ask("tea", &["chat_1"])).await, Err(Unanswered::Crowded)));
         drop(held);
         assert!(searches.ask(ask("tea", &["chat_1"])).await.is_ok());

@@ -138,6 +138,9 @@ async fn leave_out_others(
     caller: &Caller,
     results: &mut Vec<FoundMessage>,
 ) -> Result<(), Refusal> {
+    if results.is_empty() {
+        return Ok(());
+    }
     let chats: BTreeSet<&ChatId> = results.iter().map(|found| &found.chat_id).collect();
     let chats: Vec<ChatId> = chats.into_iter().cloned().collect();
     let members = chat_memberships::check_many(&*api.store, &chats, &caller.user_id).await;

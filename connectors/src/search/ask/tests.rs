@@ -66,7 +66,8 @@ fn only_the_chats_that_were_asked_for_are_looked_into() {
 
 #[test]
 fn a_page_goes_on_where_the_one_before_ended() {
-    let mut messages: Vec<_> = (1..=9).map(|at| message(["a", "b"][at as usize % 2], at, "tea")).collect();
+    let mut messages: Vec<_> =
+        (1..=9).map(|at| message(if at % 2 == 0 { "a" } else { "b" }, at, "tea")).collect();
     for message in &mut messages {
         // many of one moment, as in a burst
         message.created_at = Timestamp::from_unix_millis(BEGUN + message.sequence / 4);
