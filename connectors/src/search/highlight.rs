@@ -57,17 +57,22 @@ fn window(found: &[Range<usize>], content: &str) -> Range<usize> {
             best = (end - start, place.start);
         }
     }
-    let start = content.floor_char_boundary(best.1.saturating_sub(BEFORE));
+    let start = character_at(content, best.1.saturating_sub(BEFORE));
     // A cut word looks like another word: begin after the space, if there is one before what was found.
     let start = match content[start..best.1].find(char::is_whitespace) {
         Some(space) if start > 0 => best.1 - content[start + space..best.1].trim_start().len(),
         _ => start,
     };
-    let end = content.floor_char_boundary((start + SHOWN).min(content.len()));
+    let end = character_at(content, (start + SHOWN).min(content.len()));
     // A found word is not cut off.
     let end =
         found.iter().find(|place| place.start < end && end < place.end).map_or(end, |place| place.start);
     start..end.max(start)
+}
+
+/// Where the character begins that this byte is in.
+fn character_at(text: &str, byte: usize) -> usize {
+    (0..=byte).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
 fn escape(text: &str, into: &mut String) {

@@ -93,6 +93,7 @@ impl Part {
 }
 
 /// Something between spaces, or between quotation marks.
+#[derive(Clone, Copy)]
 enum Typed<'a> {
     Plain(&'a str),
     Quoted(&'a str),

@@ -110,7 +110,10 @@ async fn search(ask: Ask<Caller, (), Wanted>) -> Result<Found<Results>, Refusal>
     let search = Search { query, chats, before, after, limit, patience: PATIENCE };
     let page = ask.api.searches.ask(search).await.map_err(unanswered)?;
     let mut results: Vec<FoundMessage> = page.hits.into_iter().map(Into::into).collect();
-    leave_out_others(&ask.api, &ask.who, &mut results).await?;
+    let chats: BTreeSet<&ChatId> = results.iter().map(|found| &found.chat_id).collect();
+    let chats: Vec<ChatId> = chats.into_iter().cloned().collect();
+    let own = own_of(&ask.api, &ask.who, &chats).await?;
+    results.retain(|found| own.contains(&found.chat_id));
     Ok(Found(Results { results, next: page.next.map(|next| next.to_string()) }))
 }
 
@@ -132,23 +135,18 @@ async fn chats_of(api: &Api, caller: &Caller) -> Result<Vec<ChatId>, Refusal> {
     }
 }
 
-/// Leaves out what is of chats that the caller is not in now.
-async fn leave_out_others(
+/// Which of these chats the caller is in now, whatever lists say.
+pub(super) async fn own_of(
     api: &Api,
     caller: &Caller,
-    results: &mut Vec<FoundMessage>,
-) -> Result<(), Refusal> {
-    if results.is_empty() {
-        return Ok(());
+    chats: &[ChatId],
+) -> Result<BTreeSet<ChatId>, Refusal> {
+    if chats.is_empty() {
+        return Ok(BTreeSet::new());
     }
-    let chats: BTreeSet<&ChatId> = results.iter().map(|found| &found.chat_id).collect();
-    let chats: Vec<ChatId> = chats.into_iter().cloned().collect();
-    let members = chat_memberships::check_many(&*api.store, &chats, &caller.user_id).await;
-    let members = members.map_err(unavailable)?;
-    let own: BTreeSet<ChatId> =
-        chats.into_iter().zip(members).filter_map(|(chat, member)| member.map(|_| chat)).collect();
-    results.retain(|found| own.contains(&found.chat_id));
-    Ok(())
+    let members = chat_memberships::check_many(&*api.store, chats, &caller.user_id).await;
+    let own = chats.iter().zip(members.map_err(unavailable)?);
+    Ok(own.filter_map(|(chat, member)| member.map(|_| chat.clone())).collect())
 }
 
 /// Why there is no answer. What exactly went wrong is for the operator.

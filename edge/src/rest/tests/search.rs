@@ -9,6 +9,7 @@ use courant_connectors::search::{IndexOptions, IndexWriter, MEMORY_PER_THREAD, M
 use serde_json::{Value, json};
 
 use super::world::{Answer, Person, World};
+use crate::rest::search::own_of;
 
 const BEGUN: u64 = 1_769_783_400_000;
 
@@ -88,6 +89,9 @@ async fn members_find_what_was_said_and_nobody_else_does() {
             "snippet": "green &lt;<mark>tea</mark>&gt;",
         }], "next": Value::Null})
     );
+    let chats = [both.as_str(), own.as_str(), "chat_elsewhere"].map(ChatId::from);
+    let bobs = own_of(&world.api, &bob.caller(), &chats).await.unwrap();
+    assert_eq!(bobs, [ChatId::from(&*both)].into(), "what a late list says is checked");
     chat_memberships::remove(&*world.engine, &ChatId::from(&*both), &bob.user_id).await.unwrap();
     assert!(found(&world, &bob, "q=tea").await.is_empty());
 }
