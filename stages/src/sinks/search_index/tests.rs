@@ -111,8 +111,8 @@ async fn a_rebuild_is_not_asked_before_it_is_live() {
     let shadow = generations.begin().await.unwrap();
     let (rebuilt, _) = world.open(&world.home.writing(shadow.clone())).await;
     rebuilt.process(&mut Batch::from(vec![event(2, "new tea", "text/plain")])).await.unwrap();
-    rebuilt.close().await.unwrap();
     assert_eq!(world.find("tea").await.unwrap().hits[0].message.content, "old tea");
+    rebuilt.close().await.unwrap();
     live.close().await.unwrap();
     generations.make_current(&shadow).await.unwrap();
     let (_live, _) = world.open(&world.home).await;
