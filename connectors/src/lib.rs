@@ -12,6 +12,7 @@
 //! - [`redis`]: live state on Redis.
 //! - [`connections`]: the configuration that says where store, log and live state are.
 //! - [`files`]: what lives in a folder of its own on the local disk: dead letters, kept positions, JSON lines.
+//! - [`search`]: full-text search over messages, in a folder too.
 
 pub mod capability;
 pub mod connections;
@@ -23,4 +24,5 @@ pub mod live;
 pub mod log;
 pub mod model;
 pub mod redis;
+pub mod search;
 pub mod store;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use courant_connectors::live::Live;
 use courant_connectors::model::GatewayId;
+use courant_connectors::search::Searches;
 use courant_connectors::store::ReadStore;
 use warp::http::HeaderMap;
 
@@ -20,6 +21,8 @@ pub struct Api {
     /// Without a way to write: what changes something is a command.
     pub store: Arc<dyn ReadStore>,
     pub live: Arc<dyn Live>,
+    /// What this process has open to search in, if anything.
+    pub searches: Arc<Searches>,
     pub commands: Commands,
     pub authenticate: Arc<dyn Authenticate>,
     pub tokens: Arc<Tokens>,
@@ -37,6 +40,7 @@ pub struct Api {
 pub struct Backing {
     pub store: Arc<dyn ReadStore>,
     pub live: Arc<dyn Live>,
+    pub searches: Arc<Searches>,
     pub commands: Commands,
     pub gateway: GatewayId,
 }
@@ -49,7 +53,7 @@ impl Api {
         data_dir: &Path,
         backing: Backing,
     ) -> Result<Self, SigningKeyError> {
-        let Backing { store, live, commands, gateway } = backing;
+        let Backing { store, live, searches, commands, gateway } = backing;
         let tokens = Arc::new(Tokens::open(&auth, data_dir)?);
         for risk in risks(&edge, &auth, &tokens) {
             tracing::warn!(listen = %edge.listen, "{risk}");
@@ -63,6 +67,7 @@ impl Api {
             auth: Arc::new(auth),
             store,
             live,
+            searches,
             commands,
             tokens,
             gateway,

@@ -3,12 +3,13 @@
 //! A kind's config struct builds the stage; its doc comments are the user's documentation. `pipelines.toml`
 //! names kinds, `courant stages` lists them, the JSON Schema and the reference page are made from them.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
 
+use crate::config::BatchLimits;
 use crate::derived::Derived;
 use crate::services::Services;
 use crate::stage::{Source, Stage};
@@ -180,6 +181,15 @@ pub enum Part {
     Stage(Arc<dyn Stage>),
 }
 
+/// What stands for keys that a file leaves out, for kinds that the usual values do not suit, such as one that pays for
+/// each call and not for each record.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Preferences {
+    pub lanes: Option<NonZeroU16>,
+    pub batch: BatchLimits,
+    pub buffer: Option<NonZeroU32>,
+}
+
 /// A stage ready to be opened, and what it declares.
 pub struct Built {
     pub part: Part,
@@ -190,6 +200,8 @@ pub struct Built {
     pub rekeys: bool,
     /// Records it is given at a time at the most, whatever its `batch` says.
     pub max_batch: Option<NonZeroU32>,
+    /// How it is best run where the file says nothing.
+    pub prefers: Preferences,
     /// The store that a sink makes from what it is given, if it can be made again from history.
     pub derives: Option<Arc<dyn Derived>>,
     /// The dead-letter queue that a source reads to its end; letters of the same pipeline must not go there.
@@ -212,6 +224,7 @@ impl Built {
             outputs: Vec::new(),
             rekeys: false,
             max_batch: None,
+            prefers: Preferences::default(),
             derives: None,
             drains: None,
         }
@@ -227,6 +240,13 @@ impl Built {
     #[must_use]
     pub fn max_batch(mut self, records: NonZeroU32) -> Self {
         self.max_batch = Some(records);
+        self
+    }
+
+    /// Says how the stage is best run where the file says nothing.
+    #[must_use]
+    pub fn prefers(mut self, preferences: Preferences) -> Self {
+        self.prefers = preferences;
         self
     }
 

@@ -52,6 +52,11 @@ impl StageFolder {
         Self { home: context.services.get(), pipeline, stage }
     }
 
+    /// Whether it is in the live generation, and not in one that a rebuild is making.
+    pub fn is_live(&self) -> bool {
+        self.home.as_ref().is_some_and(|home| home.shadow.is_none())
+    }
+
     /// The folder, created if it is missing.
     pub async fn open(&self) -> Result<PathBuf, StageError> {
         let failed = |error| file_error("open the derived store", error);
@@ -86,6 +91,7 @@ mod tests {
         let rebuilt = folder(home.writing(shadow.clone())).open().await.unwrap();
         assert_ne!(live, rebuilt);
         assert_eq!(rebuilt, shadow.folder().join("search-index"));
+        assert!(!folder(home.writing(shadow)).is_live() && folder(home.clone()).is_live());
         assert_eq!(folder(home).open().await.unwrap(), live);
     }
 

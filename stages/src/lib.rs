@@ -55,6 +55,7 @@ pub static STAGES: &[&StageSpec] = &[
     &sinks::file::SPEC,
     &sinks::kafka_publish::SPEC,
     &sinks::redis_deliver::SPEC,
+    &sinks::search_index::SPEC,
     &sinks::stdout::SPEC,
 ];
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use courant_connectors::connections::{Connected, Connections};
+use courant_connectors::search::Searches;
 use courant_edge::EdgeConfig;
 use courant_pipeline::config::Loaded;
 use courant_pipeline::intake::Intake;
@@ -20,7 +21,7 @@ use crate::settings::RuntimeConfig;
 /// Takes the data folder and opens what pipelines use. Nobody else can take it until the host and its clones are gone.
 pub async fn open_host(loaded: &Loaded) -> anyhow::Result<Host> {
     let mut host = open_folder(&loaded.section("runtime")).await?;
-    host.services = host.services.with(Arc::new(Intake::default()));
+    host.services = host.services.with(Arc::new(Intake::default())).with(Arc::new(Searches::default()));
     if uses_connections(loaded) {
         let connections: Connections = loaded.section("connections");
         host.services = host.services.with(Arc::new(connections.open().await?));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use courant_connectors::connections::Connected;
 use courant_connectors::model::GatewayId;
+use courant_connectors::search::Searches;
 use courant_edge::admin::AdminServer;
 use courant_edge::commands::Commands;
 use courant_edge::http::{HttpServer, Routes};
@@ -77,6 +78,7 @@ fn open_gateway(loaded: &Loaded, services: &Services) -> anyhow::Result<Option<(
     let backing = Backing {
         store: Arc::clone(&connected.store) as _,
         live: Arc::clone(&connected.live),
+        searches: services.get::<Searches>().unwrap_or_default(),
         commands: Commands::new((*intake).clone(), edge.request_timeout.0).relayed_by(relay),
         gateway: GatewayId::generate(),
     };

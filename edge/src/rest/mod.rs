@@ -26,6 +26,7 @@ mod query;
 mod reply;
 mod route;
 mod router;
+mod search;
 mod sessions;
 mod users;
 mod who;
@@ -54,6 +55,7 @@ fn table() -> Vec<Route> {
         chats::routes(),
         members::routes(),
         messages::routes(),
+        search::routes(),
         openapi::routes(),
     ]
     .into_iter()

@@ -13,6 +13,7 @@ use super::suggest::quote;
 use super::topology::{Policy, StageNode, Topology};
 use super::tree::Node;
 use super::wiring::{self, Link};
+use crate::spec::Preferences;
 
 /// Checks every pipeline and returns those without errors.
 pub(super) fn check_all(node: &Node, check: &mut Check<'_>) -> Vec<Topology> {
@@ -81,6 +82,7 @@ fn check_authority(draft: &Draft<'_>, links: &[Link], check: &mut Check<'_>) {
 }
 
 fn topology(draft: Draft<'_>, links: &[Link], check: &mut Check<'_>) -> Option<Topology> {
+    let written = draft.checked.get("stage").cloned().unwrap_or_default();
     let entry: PipelineEntry = match serde_json::from_value(draft.checked) {
         Ok(entry) => entry,
         Err(error) => {
@@ -89,9 +91,12 @@ fn topology(draft: Draft<'_>, links: &[Link], check: &mut Check<'_>) -> Option<T
         }
     };
     let mut stages = Vec::with_capacity(entry.stage.len());
-    for ((stage, entry_stage), link) in draft.stages.into_iter().zip(&entry.stage).zip(links) {
+    for (index, ((stage, entry_stage), link)) in
+        draft.stages.into_iter().zip(&entry.stage).zip(links).enumerate()
+    {
         let built = stage.built?;
         let mut policy = policy(entry_stage, &entry.name);
+        prefer(&mut policy, &built.prefers, &written[index]);
         if let Some(most) = built.max_batch {
             policy.batch.records = policy.batch.records.min(most);
         }
@@ -115,6 +120,23 @@ fn topology(draft: Draft<'_>, links: &[Link], check: &mut Check<'_>) -> Option<T
         stages,
         entry: Arc::new(entry),
     })
+}
+
+/// Puts what a kind prefers in place of what the file leaves out.
+fn prefer(policy: &mut Policy, preferred: &Preferences, written: &serde_json::Value) {
+    policy.lanes = policy.lanes.or(preferred.lanes.map(|lanes| usize::from(lanes.get())));
+    policy.buffer =
+        policy.buffer.or(preferred.buffer.and_then(|records| usize::try_from(records.get()).ok()));
+    let says = |key: &str| !written["batch"][key].is_null();
+    if !says("records") {
+        policy.batch.records = preferred.batch.records;
+    }
+    if !says("bytes") {
+        policy.batch.bytes = preferred.batch.bytes;
+    }
+    if !says("wait") {
+        policy.batch.wait = preferred.batch.wait;
+    }
 }
 
 fn policy(entry: &StageEntry, pipeline: &str) -> Policy {

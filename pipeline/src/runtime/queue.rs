@@ -44,6 +44,8 @@ pub(crate) struct QueueReceiver {
     limits: BatchLimits,
     /// What has been gathered so far; kept here so that dropping a `next` future loses nothing.
     gathered: Batch,
+    /// Of what is gathered, so that a large batch is not added up with each part that joins it.
+    weight: usize,
     give_up_at: Option<Instant>,
 }
 
@@ -54,7 +56,7 @@ pub(crate) fn queue(capacity: usize, limits: BatchLimits, depth: Gauge) -> (Queu
     let (batches, receiver) = mpsc::channel(capacity as usize);
     let sender = QueueSender { batches, room: Arc::clone(&room), capacity, depth: depth.clone() };
     let gathered = Batch::default();
-    (sender, QueueReceiver { batches: receiver, room, depth, limits, gathered, give_up_at: None })
+    (sender, QueueReceiver { batches: receiver, room, depth, limits, gathered, weight: 0, give_up_at: None })
 }
 
 impl QueueReceiver {
@@ -80,12 +82,14 @@ impl QueueReceiver {
                 }
             }
         }
+        self.weight = 0;
         Some(std::mem::take(&mut self.gathered))
     }
 
     fn take(&mut self, batch: Batch, permits: u32) {
         self.depth.decrement(batch.len() as f64);
         self.room.add_permits(permits as usize);
+        self.weight += batch.weight();
         if self.gathered.is_empty() {
             self.gathered = batch;
         } else {
@@ -94,8 +98,7 @@ impl QueueReceiver {
     }
 
     fn is_full(&self) -> bool {
-        self.gathered.len() >= self.limits.records.get() as usize
-            || self.gathered.weight() as u64 >= self.limits.bytes.0
+        self.gathered.len() >= self.limits.records.get() as usize || self.weight as u64 >= self.limits.bytes.0
     }
 }
 
@@ -115,7 +118,7 @@ mod tests {
     use super::*;
     use crate::payload::Payload;
     use crate::record::Record;
-    use crate::units::Span;
+    use crate::units::{Size, Span};
     use std::num::NonZeroU32;
     use std::time::Duration;
     use tokio::time::advance;
@@ -152,6 +155,20 @@ mod tests {
         assert_eq!(started.elapsed(), Duration::from_millis(50));
         drop(late.await.unwrap());
         assert!(from.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_is_full_when_its_bytes_are() {
+        let two = batch(2).weight() as u64;
+        let limits = BatchLimits { bytes: Size(two * 2), ..limits(100, Span::secs(10)) };
+        let (to, mut from) = queue(100, limits, Gauge::noop());
+        for _ in 0..5 {
+            to.send(batch(2)).await.unwrap();
+        }
+        drop(to);
+        assert_eq!(from.next().await.unwrap().len(), 4);
+        assert_eq!(from.next().await.unwrap().len(), 4, "counted anew");
+        assert_eq!(from.next().await.unwrap().len(), 2);
     }
 
     #[tokio::test(start_paused = true)]

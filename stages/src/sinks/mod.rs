@@ -5,4 +5,5 @@ pub mod delivery_ack;
 pub mod file;
 pub mod kafka_publish;
 pub mod redis_deliver;
+pub mod search_index;
 pub mod stdout;

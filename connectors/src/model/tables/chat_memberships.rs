@@ -170,6 +170,16 @@ pub async fn check(store: &dyn ReadStore, chat: &ChatId, user: &UserId) -> Resul
     store.get(lookup(chat, user)).await?.as_ref().map(Membership::from_item).transpose()
 }
 
+/// [`check`] for several chats of a user, at most a hundred, in their order.
+pub async fn check_many(
+    store: &dyn ReadStore,
+    chats: &[ChatId],
+    user: &UserId,
+) -> Result<Vec<Option<Membership>>> {
+    let found = store.batch_get(chats.iter().map(|chat| lookup(chat, user)).collect()).await?;
+    found.iter().map(|item| item.as_ref().map(Membership::from_item).transpose()).collect()
+}
+
 pub fn add_write(membership: &Membership) -> Write {
     Write::put(TABLE, membership.to_item()).only_if(Condition::missing("user_id"))
 }

@@ -9,5 +9,6 @@ mod hostile;
 mod messages;
 mod pipelines;
 mod protocol;
+mod search;
 mod users;
 mod world;

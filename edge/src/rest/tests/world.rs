@@ -91,6 +91,7 @@ impl World {
         let backing = Backing {
             store: Arc::clone(&engine) as _,
             live: Arc::new(MemoryLive::new()),
+            searches: Arc::default(),
             commands: Commands::new(intake, Duration::from_secs(5)),
             gateway: GatewayId::generate(),
         };

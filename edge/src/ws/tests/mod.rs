@@ -98,6 +98,7 @@ async fn world_of(edge: EdgeConfig) -> World {
     let backing = Backing {
         store: Arc::clone(&store) as _,
         live: Arc::new(live.clone()),
+        searches: Arc::default(),
         commands: Commands::new(intake.clone(), COMMAND_TIMEOUT),
         gateway: id.clone(),
     };

@@ -1,17 +1,19 @@
 //! Stage kinds that do nothing but declare.
 
 use std::collections::BTreeMap;
+use std::num::{NonZeroU16, NonZeroU32};
 
 use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
-use crate::config::{Loader, Section};
+use crate::config::{BatchLimits, Loader, Section};
 use crate::error::StageError;
 use crate::services::Services;
 use crate::spec::{
-    BuildContext, Built, Effect, Gives, JSON, Level, Mode, Problem, Registry, StageConfig, StageSpec, Takes,
+    BuildContext, Built, Effect, Gives, JSON, Level, Mode, Preferences, Problem, Registry, StageConfig,
+    StageSpec, Takes,
 };
 use crate::stage::{Positions, Read, Source, Stage};
 use crate::units::{Size, Span};
@@ -98,6 +100,14 @@ kind!(Publish {
     let _ = config.acks;
     Ok(Built::stage(Nothing).touches(Level::Log, Mode::Write, config.topic))
 });
+kind!(Gather {} => |_config| {
+    let batch = BatchLimits { records: NonZeroU32::new(9).unwrap(), bytes: Size(99), wait: Span::millis(999) };
+    Ok(Built::stage(Nothing).prefers(Preferences {
+        lanes: NonZeroU16::new(1),
+        batch,
+        buffer: NonZeroU32::new(90),
+    }))
+});
 kind!(Plain {} => |_config| Ok(Built::stage(Nothing)));
 kind!(CacheFill { #[serde(default)] read_store: bool } => |config| {
     let built = Built::stage(Nothing).touches(Level::Live, Mode::Fill, "chat_members");
@@ -121,6 +131,7 @@ static GENERATE: StageSpec = StageSpec::source::<Generate>("generate", EVENT).su
 static LETTERS: StageSpec = StageSpec::source::<Letters>("letters", JSON).summary("Reads dead letters.");
 static FILE_SOURCE: StageSpec = StageSpec::source::<Generate>("file", JSON).summary("Reads lines.");
 static FILE_SINK: StageSpec = StageSpec::sink::<Plain>("file", Takes::Any).summary("Writes lines.");
+static GATHER: StageSpec = StageSpec::sink::<Gather>("gather", Takes::Any);
 static FILTER: StageSpec = StageSpec::transform::<Filter>("filter", Takes::Any, Gives::Same);
 static ROUTE: StageSpec = StageSpec::transform::<Route>("route", Takes::Any, Gives::Same);
 static PERSIST: StageSpec =
@@ -139,6 +150,7 @@ static KINDS: &[&StageSpec] = &[
     &GENERATE,
     &FILE_SOURCE,
     &FILE_SINK,
+    &GATHER,
     &FILTER,
     &ROUTE,
     &PERSIST,

@@ -15,6 +15,25 @@ fn defaults_fill_what_the_file_leaves_out() {
 }
 
 #[test]
+fn what_a_kind_prefers_stands_for_what_the_file_leaves_out() {
+    let policy = |more: &str| {
+        let text = format!(
+            "[[pipeline]]\nname = 'p'\nstage = [{{ kind = 'generate' }}, {{ kind = 'gather'{more} }}]"
+        );
+        let policy = loaded(&text).topologies[0].stages[1].policy.clone();
+        let batch = policy.batch;
+        (policy.lanes, policy.buffer, (batch.records.get(), batch.bytes.0, batch.wait))
+    };
+    assert_eq!(policy(""), (Some(1), Some(90), (9, 99, Span::millis(999))));
+    let some = policy(", lanes = 3, batch = { records = 512, wait = '0s' }");
+    assert_eq!(some, (Some(3), Some(90), (512, 99, Span::default())), "also where it says the usual");
+    assert_eq!(
+        policy(", buffer = 7, batch = { bytes = '1 KiB' }"),
+        (Some(1), Some(7), (9, 1024, Span::millis(999)))
+    );
+}
+
+#[test]
 fn the_same_mistake_is_found_in_every_way_to_write_it() {
     assert_eq!(refused_at("[edge]\nworkers = 'x'"), ["2:11 `workers` must be a whole number, not a string"]);
     assert_eq!(refused_at("edge.workers = 'x'"), ["1:16 `workers` must be a whole number, not a string"]);
