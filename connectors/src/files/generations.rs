@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use ulid::Ulid;
 
-use super::{FileError, blocking, create_private_folder, names, sync_folder};
+use super::{FileError, blocking, create_private_folder, names, replace_file, sync_folder};
 
 const CURRENT: &str = "current";
 const NEXT: &str = "current.tmp";
@@ -47,6 +47,23 @@ impl Generation {
         let created = folder.clone();
         blocking(move || create_private_folder(&created)).await?;
         Ok(folder)
+    }
+
+    /// Keeps a file beside the stages' folders, in place of an earlier one; returns once it is on disk. `folder` begins
+    /// with a dot, as no stage's does.
+    pub async fn keep(
+        &self,
+        folder: &'static str,
+        file: &'static str,
+        content: Vec<u8>,
+    ) -> Result<(), FileError> {
+        debug_assert!(folder.starts_with('.'));
+        let folder = self.folder.join(folder);
+        blocking(move || {
+            create_private_folder(&folder)?;
+            replace_file(&folder, &folder.join(file), &content)
+        })
+        .await
     }
 }
 

@@ -6,3 +6,4 @@ pub mod file;
 pub mod kafka_publish;
 pub mod redis_deliver;
 pub mod stdout;
+pub mod table;
