@@ -193,10 +193,8 @@ impl LogRange {
             ends.retain(|at, end| start.get(at).is_some_and(|start| start < end));
             start.retain(|at, _| ends.contains_key(at));
         }
-        let reader = match start.is_empty() {
-            true => None,
-            false => Some(log.read_from(start).await.map_err(read_error)?),
-        };
+        let reader =
+            if start.is_empty() { None } else { Some(log.read_from(start).await.map_err(read_error)?) };
         Ok(Self { reader, names, ends, has_end, finished: Vec::new(), ready: VecDeque::new() })
     }
 
