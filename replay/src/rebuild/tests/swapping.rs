@@ -1,5 +1,7 @@
 //! Going live, and back.
 
+use std::time::Duration;
+
 use courant_connectors::model::Timestamp;
 use courant_pipeline::clock;
 
@@ -58,6 +60,32 @@ async fn a_rebuild_goes_live_where_the_live_one_stopped_and_can_be_taken_back() 
     engine.discard("p", &before).await.unwrap();
     let nothing = engine.rollback("p").await.unwrap_err().to_string();
     assert!(nothing.contains(&before), "{nothing}");
+}
+
+/// What the log has lost comes from the store, whatever the start.
+#[tokio::test(flavor = "multi_thread")]
+async fn retention_takes_nothing_from_a_rebuild() {
+    let world = World::new().await;
+    let week = Duration::from_secs(8 * 24 * 3600);
+    world.go_back(week).await;
+    let then = clock::unix_millis() - u64::try_from(week.as_millis()).unwrap();
+    let old: Vec<_> = (0..60).map(|n| world.message_of(n % 7, "old", then)).collect();
+    world.store(&old).await;
+    world.publish(&old).await;
+    world.go_back(Duration::ZERO).await;
+    let mut messages = old;
+    messages.extend(world.send(60).await);
+    let marks = world.connected.log.watermarks(&"messages.persisted".into()).await.unwrap();
+    assert_eq!(marks.iter().map(|marks| marks.low).sum::<u64>(), 60, "the log has lost them");
+
+    let hour_ago = Timestamp::from_unix_millis(clock::unix_millis() - 3_600_000);
+    for from in [From::Oldest, From::Scan, From::Time(hour_ago)] {
+        let receipt = world.rebuild(from.clone(), To::Now).await.unwrap();
+        assert_eq!((receipt.state, receipt.scanned), (State::Equal, true), "{from}");
+        world.assert_holds(&receipt.generation, &messages);
+    }
+    let trimmed = world.rebuild(From::Offset(At::Each(0)), To::Now).await.unwrap_err().to_string();
+    assert!(trimmed.contains("begin with a scan of the store"), "{trimmed}");
 }
 
 /// The generation before was not written to while another was live.

@@ -1,6 +1,7 @@
 //! A chat's history on the embedded engine, and a pipeline that makes a table of it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,11 +9,14 @@ use std::time::Duration;
 use courant_connectors::connections::{
     Connected, Connections, EmbeddedConnection, LogConnection, StoreConnection,
 };
+use courant_connectors::embedded::{Clock, Engine as StoreEngine, Options};
 use courant_connectors::files::keyed::KeyedTable;
+use courant_connectors::log::AdminLog as _;
+use courant_connectors::model::tables::TABLES;
 use courant_connectors::model::tables::messages::{self, Message};
-use courant_connectors::model::topics::{MessagePersisted, messages_persisted};
+use courant_connectors::model::topics::{self, MessagePersisted, messages_persisted};
 use courant_connectors::model::{MessageId, Timestamp};
-use courant_connectors::store::Transaction;
+use courant_connectors::store::{AdminStore as _, Transaction};
 use courant_pipeline::config::{Loader, Topology};
 use courant_pipeline::runtime::{Host, Runtime};
 use courant_pipeline::{Services, clock};
@@ -47,6 +51,9 @@ params = { key = '.chat_id', version = '.sequence', at = '.created_at' }
 pub(super) struct World {
     pub(super) host: Host,
     pub(super) connected: Arc<Connected>,
+    engine: Arc<StoreEngine>,
+    /// Milliseconds that the engine's clock is behind.
+    behind: Arc<AtomicU64>,
     pub(super) topologies: Vec<Topology>,
     pub(super) stop: CancellationToken,
     numbers: AtomicU64,
@@ -62,13 +69,16 @@ impl World {
 
     pub(super) async fn with(pipelines: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let embedded = EmbeddedConnection { path: folder.path().join("data") };
+        let (engine, behind) = engine_in(folder.path()).await;
+        let embedded = EmbeddedConnection { path: folder.path().join("unused") };
         let connections = Connections {
             store: StoreConnection::Embedded(embedded.clone()),
             log: LogConnection::Embedded(embedded),
             ..Connections::default()
         };
-        let connected = Arc::new(connections.open().await.unwrap());
+        let mut connected = connections.open().await.unwrap();
+        (connected.store, connected.log) = (Arc::clone(&engine) as _, Arc::clone(&engine) as _);
+        let connected = Arc::new(connected);
         let dead_letters = Arc::new(DeadLetterStore::open(folder.path().join("dead-letters")).await.unwrap());
         let positions = Arc::new(PositionFiles::open(folder.path().join("positions")).await.unwrap());
         let services = Services::default()
@@ -81,7 +91,13 @@ impl World {
         let topologies = loader.load_str("pipelines.toml", pipelines, []).unwrap().topologies;
         let host = Host { services, dead_letters, positions, drain_deadline: Duration::from_secs(10) };
         let (stop, numbers) = (CancellationToken::new(), AtomicU64::new(0));
-        Self { host, connected, topologies, stop, numbers, folder }
+        Self { host, connected, engine, behind, topologies, stop, numbers, folder }
+    }
+
+    /// Lets the engine live so long ago; what it has kept for too long goes when it is back.
+    pub(super) async fn go_back(&self, time: Duration) {
+        self.behind.store(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
+        self.engine.sweep().await;
     }
 
     /// The pipelines at work.
@@ -201,6 +217,22 @@ impl World {
         assert_eq!(found, all);
         assert_eq!(self.rows(generation, "last"), last);
     }
+}
+
+/// An engine whose clock can be set back.
+async fn engine_in(folder: &Path) -> (Arc<StoreEngine>, Arc<AtomicU64>) {
+    let behind = Arc::new(AtomicU64::new(0));
+    let by = Arc::clone(&behind);
+    let reading = move || clock::now() - Duration::from_millis(by.load(Ordering::Relaxed));
+    let options = Options { clock: Clock::from_fn(reading), ..Options::default() };
+    let engine = StoreEngine::open(folder.join("engine"), options).await.unwrap();
+    for schema in TABLES {
+        engine.create_table(schema).await.unwrap();
+    }
+    for topic in topics::all() {
+        engine.create_topic(&topic).await.unwrap();
+    }
+    (engine, behind)
 }
 
 /// Everything is compared, however new.
