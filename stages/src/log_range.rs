@@ -48,13 +48,13 @@ pub enum RangeEnd {
 /// The offsets of partitions by their names, such as `messages.persisted/0`. Names of no such partition are an error.
 pub fn offsets_of(named: &BTreeMap<String, u64>, partitions: &Offsets) -> Result<Offsets, StageError> {
     let find = |name: &str| partitions.keys().find(|partition| partition.to_string() == name);
-    let offset = |(name, offset): (&String, &u64)| match find(name) {
-        Some(partition) => Ok((partition.clone(), *offset)),
-        None => {
-            let known: Vec<_> = partitions.keys().map(ToString::to_string).collect();
-            let reason = format!("there is no partition `{name}`; there are {}", known.join(", "));
-            Err(StageError::fatal("find where to read the log", reason))
+    let offset = |(name, offset): (&String, &u64)| {
+        if let Some(partition) = find(name) {
+            return Ok((partition.clone(), *offset));
         }
+        let known: Vec<_> = partitions.keys().map(ToString::to_string).collect();
+        let reason = format!("there is no partition `{name}`; there are {}", known.join(", "));
+        Err(StageError::fatal("find where to read the log", reason))
     };
     named.iter().map(offset).collect()
 }

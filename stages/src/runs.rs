@@ -61,6 +61,10 @@ impl Runs {
         self.runs.last().map(|(_, last)| *last)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
     pub fn len(&self) -> u64 {
         self.runs.iter().map(|(first, last)| last - first + 1).sum()
     }

@@ -7,6 +7,7 @@ use courant_pipeline::units::Span;
 use courant_replay::rebuild::{From, To};
 
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Replay {
     /// The pipeline whose store is rebuilt.
     #[arg(required_unless_present = "list")]

@@ -26,7 +26,8 @@ pub(super) async fn run(file: &Path, arguments: Replay) -> anyhow::Result<()> {
     let shown = progress.clone();
     let told = match ask_process(&admin(file)?, &ask, &progress).await {
         Err(error) if is_not_running(&error) => {
-            replay_here(&settings::load(file)?, ask, move |progress| shown.show(&progress)).await
+            let loaded = settings::load(file)?;
+            Box::pin(replay_here(&loaded, ask, move |progress| shown.show(&progress))).await
         }
         told => told,
     };

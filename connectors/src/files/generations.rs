@@ -81,13 +81,13 @@ impl Generations {
     /// The one that is live, which is a new and empty one at first.
     pub async fn current_or_first(&self) -> Result<Generation, FileError> {
         let this = self.clone();
-        blocking(move || match this.read_current()? {
-            Some(current) => Ok(current),
-            None => {
-                let first = this.create()?;
-                this.point_to(&first)?;
-                Ok(first)
+        blocking(move || {
+            if let Some(current) = this.read_current()? {
+                return Ok(current);
             }
+            let first = this.create()?;
+            this.point_to(&first)?;
+            Ok(first)
         })
         .await
     }

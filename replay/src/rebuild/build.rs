@@ -132,12 +132,11 @@ impl Engine<'_> {
             None if receipt.scanned => History::Scan { join: join_of(receipt), end: &fence },
             None => History::Log { start: &receipt.start, end: &fence },
         };
-        let of = match phase {
-            Phase::Building => self.expected_records(plan, &history).await,
-            _ => {
-                let ahead = History::Log { start: &receipt.fence, end: &fence };
-                self.expected_records(plan, &ahead).await
-            }
+        let of = if phase == Phase::Building {
+            self.expected_records(plan, &history).await
+        } else {
+            let ahead = History::Log { start: &receipt.fence, end: &fence };
+            self.expected_records(plan, &ahead).await
         };
         let topology = plan.reading(&history, &receipt.request);
         let host = self.host_for(generation).await?;
@@ -168,7 +167,7 @@ impl Engine<'_> {
             let number = comparison.looks + 1;
             let again = Look { engine: self, plan, receipt, generation, only: Some(&differing), number };
             let (found, still) = again.take().await?;
-            merge(&mut comparison, found);
+            merge(&mut comparison, &found);
             differing = still;
         }
         let state = if comparison.is_clean() { State::Equal } else { State::Differs };
@@ -282,7 +281,7 @@ fn may_catch_up(to: &To) -> bool {
 }
 
 /// What a second look found of the keys that differed, in place of what the first did.
-fn merge(comparison: &mut Comparison, again: Comparison) {
+fn merge(comparison: &mut Comparison, again: &Comparison) {
     (comparison.looks, comparison.until) = (again.looks, again.until);
     for stage in &mut comparison.stages {
         match again.stages.iter().find(|found| found.stage == stage.stage) {

@@ -196,7 +196,7 @@ impl Engine<'_> {
         of: Option<u64>,
     ) -> RunReport {
         let job = Job::of(topology);
-        let mut run = std::pin::pin!(job.run(host, self.stop));
+        let mut run = Box::pin(job.run(host, self.stop));
         let mut every = interval(TELL_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut before = None;

@@ -62,7 +62,7 @@ impl StageConfig for Config {
             folder: StageFolder::of(context),
             shown: context.services.get::<OpenTables>().filter(|_| StageFolder::of(context).is_live()),
             place,
-            table: Mutex::new(None),
+            open: Mutex::new(None),
         };
         Ok(Built::stage(stage).derives(rows))
     }
@@ -130,7 +130,9 @@ fn add(hash: &mut Xxh3, value: &Value) {
         Value::Array(values) => {
             hash.update(b"[");
             hash.update(&(values.len() as u64).to_le_bytes());
-            values.iter().for_each(|value| add(hash, value));
+            for value in values {
+                add(hash, value);
+            }
         }
         plain => {
             let text = plain.to_string();
@@ -158,7 +160,7 @@ struct Table {
     /// Where the live one can be looked up.
     shown: Option<Arc<OpenTables>>,
     place: (String, String),
-    table: Mutex<Option<KeyedTable>>,
+    open: Mutex<Option<KeyedTable>>,
 }
 
 #[async_trait]
@@ -169,12 +171,12 @@ impl Stage for Table {
         if let Some(shown) = &self.shown {
             shown.show(self.place.clone(), table.clone());
         }
-        *self.table.lock().unwrap_or_else(PoisonError::into_inner) = Some(table);
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(table);
         Ok(())
     }
 
     async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
-        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let table = self.open.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let table = table.ok_or_else(|| StageError::fatal("write to the table", "it is not open"))?;
         let mut rows = Vec::with_capacity(batch.len());
         batch.each(|slot| {
@@ -191,7 +193,7 @@ impl Stage for Table {
         if let Some(shown) = &self.shown {
             shown.hide(&self.place);
         }
-        drop(self.table.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.open.lock().unwrap_or_else(PoisonError::into_inner).take());
         Ok(())
     }
 }

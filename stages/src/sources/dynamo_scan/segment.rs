@@ -38,7 +38,7 @@ pub(super) struct Segment {
 enum Place {
     /// In what was noted before, with the row that could not be read.
     Noted {
-        rows: Rows,
+        rows: Box<Rows>,
         row: Option<Row>,
     },
     Table,
@@ -48,8 +48,21 @@ enum Place {
 #[derive(Default)]
 pub(super) struct Behind {
     records: u64,
-    /// None before the first page.
-    after: Option<Option<Name>>,
+    next: Next,
+}
+
+#[derive(Default)]
+enum Next {
+    #[default]
+    First,
+    After(Name),
+    Nothing,
+}
+
+impl From<Option<Name>> for Next {
+    fn from(after: Option<Name>) -> Self {
+        after.map_or(Self::Nothing, Self::After)
+    }
 }
 
 impl Segment {
@@ -63,7 +76,7 @@ impl Segment {
         let partition = Partition::from(format!("{}#{}", messages::SCHEMA.name, part.index).as_str());
         let journal = Journal::open(folder, part.index).await?;
         let settled = resume.get(&partition).copied().unwrap_or(0);
-        let place = Place::Noted { rows: journal.rows().await?, row: None };
+        let place = Place::Noted { rows: Box::new(journal.rows().await?), row: None };
         Ok((Self { part, partition, store, journal, join, settled, place }, Behind::default()))
     }
 
@@ -82,7 +95,7 @@ impl Segment {
                 break;
             };
             behind.records = noted.first + noted.keys.len();
-            behind.after = Some(noted.after.clone());
+            behind.next = noted.after.clone().into();
             if behind.records <= self.settled {
                 continue;
             }
@@ -92,9 +105,9 @@ impl Segment {
             }
             return page.map(Some);
         }
-        match &behind.after {
-            Some(None) => Ok(None),
-            _ => self.on(behind).await.map(Some),
+        match behind.next {
+            Next::Nothing => Ok(None),
+            Next::First | Next::After(_) => self.on(behind).await.map(Some),
         }
     }
 
@@ -112,14 +125,17 @@ impl Segment {
     }
 
     async fn on(&self, behind: &mut Behind) -> Result<Page, StageError> {
-        let token = |(chat, sequence): Name| {
-            PageToken(Key::new("chat_id", &chat).and("sequence", sequence).into_item())
+        let start_after = match &behind.next {
+            Next::After((chat, sequence)) => {
+                Some(PageToken(Key::new("chat_id", chat).and("sequence", *sequence).into_item()))
+            }
+            Next::First | Next::Nothing => None,
         };
         let page = self.store.scan(Scan {
             table: messages::SCHEMA.name.clone(),
             segment: self.part,
             limit: None,
-            start_after: behind.after.clone().flatten().map(token),
+            start_after,
             consistency: Consistency::Strong,
         });
         let page = page.await.map_err(|error| store_error(DOING, error))?;
@@ -140,7 +156,7 @@ impl Segment {
         }
         self.journal.append(&row).await?;
         behind.records = row.first + row.keys.len();
-        behind.after = Some(row.after);
+        behind.next = row.after.into();
         Ok(Page { partition: self.partition.clone(), records })
     }
 }
