@@ -1,5 +1,6 @@
 //! The command line as it is written; `--help` is made from the comments here.
 
+mod replay;
 mod servers;
 mod verify;
 
@@ -10,6 +11,7 @@ use clap_complete::Shell;
 use courant_pipeline::units::{Size, Span};
 use courant_replay::positions::To;
 
+pub use replay::{Replay, Table};
 pub use servers::{Iam, IamFormat, Tables, Topics, WantedTables, WantedTopics};
 pub use verify::{ListFormat, Verify};
 
@@ -23,7 +25,7 @@ Exit codes:
   3  the configuration is wrong, or `drift` found a difference
   4  a test of `courant test` failed
   5  no running process answered
-  6  `verify` found something that must not be
+  6  `verify` found something that must not be, or `replay` that a store is not what it should be
 
 Files:
   pipelines.toml   what runs; `courant check` says what is wrong with it, `courant stages` what it can name
@@ -107,6 +109,14 @@ pub enum Command {
     /// itself and is asked over its admin socket; Ctrl-C ends it there too. Errors end it with 6; warnings, such as what
     /// an interrupted command left behind, do not unless `--strict` is given.
     Verify(Verify),
+    /// Rebuild what a pipeline makes from history, prove it equal, and put it in place of the live one.
+    ///
+    /// The pipeline's own stages run from another start into a store beside the live one, which is then compared with
+    /// what the store of record holds. It goes live at exactly the record where the live one stopped; the one before
+    /// is kept for --rollback. Stop it with Ctrl-C at any time and go on with --resume.
+    Replay(Replay),
+    /// Look something up in a table that a pipeline keeps.
+    Table(Table),
     /// Make the running process read its file again, as SIGHUP does.
     Reload,
     /// Drain the running process and end it, as SIGTERM does.

@@ -39,7 +39,7 @@ pub trait Control: Send + Sync {
 
     /// Checks what store and log hold. The options, the lines of progress and the report at the end are between the
     /// command and the process. Ends early when the receiver is dropped.
-    fn verify(&self, _options: serde_json::Value) -> Result<mpsc::Receiver<VerifyLine>, String> {
+    fn verify(&self, _options: serde_json::Value) -> Result<mpsc::Receiver<WorkLine>, String> {
         Err("this process has neither store nor log open".to_owned())
     }
 
@@ -49,12 +49,23 @@ pub trait Control: Send + Sync {
         Err("this process has no log open".to_owned())
     }
 
+    /// Rebuilds what a pipeline makes from history, or looks at what was rebuilt. What is asked and what is told are
+    /// between the command and the process. A rebuild stops in good order when the receiver is dropped.
+    fn replay(&self, _ask: serde_json::Value) -> Result<mpsc::Receiver<WorkLine>, String> {
+        Err("this process has no derived stores".to_owned())
+    }
+
+    /// Looks something up in a table that a pipeline keeps.
+    async fn look_up(&self, _wanted: LookUp) -> Result<Vec<TableRow>, String> {
+        Err("this process has no tables open".to_owned())
+    }
+
     /// Asks the process to drain and end; returns at once.
     fn stop(&self);
 }
 
-/// How far a verification is, what came of it, or why nothing did.
-pub type VerifyLine = Result<serde_json::Value, String>;
+/// How far long work is, what came of it, or why nothing did.
+pub type WorkLine = Result<serde_json::Value, String>;
 
 /// Something the pipelines depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +107,34 @@ pub struct RunningPipeline {
     pub entry: PipelineEntry,
     /// None if its source has no past, or keeps its positions itself.
     pub positions: Option<SavedPositions>,
+}
+
+/// Rows of a table that a pipeline keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LookUp {
+    pub pipeline: String,
+    /// The stage, where the pipeline has several tables.
+    #[serde(default)]
+    pub stage: Option<String>,
+    /// One row.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// Rows whose key begins like this.
+    #[serde(default)]
+    pub prefix: String,
+    /// Rows behind this key.
+    #[serde(default)]
+    pub after: Option<String>,
+    pub limit: usize,
+}
+
+/// A row of such a table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TableRow {
+    pub key: String,
+    pub version: u64,
+    pub value: serde_json::Value,
 }
 
 /// Which dead letters to run again.

@@ -9,7 +9,7 @@ use courant_pipeline::tap::TapRecord;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::control::{Component, Control, Redrive, RedriveReport, Running, RunningPipeline, VerifyLine};
+use crate::control::{Component, Control, Redrive, RedriveReport, Running, RunningPipeline, WorkLine};
 use courant_pipeline::runtime::ReloadReport;
 
 #[derive(Default)]
@@ -21,7 +21,7 @@ pub(crate) struct FakeControl {
     /// Sends what a tap shows.
     pub(crate) taps: Mutex<Vec<mpsc::Sender<TapRecord>>>,
     /// Sends what a verification says.
-    pub(crate) verifications: Mutex<Vec<mpsc::Sender<VerifyLine>>>,
+    pub(crate) verifications: Mutex<Vec<mpsc::Sender<WorkLine>>>,
     pub(crate) tapped: tokio::sync::Notify,
     pub(crate) stopped: CancellationToken,
 }
@@ -58,7 +58,7 @@ impl FakeControl {
 
 impl FakeControl {
     /// The sending side of the only verification, once somebody has asked for it.
-    pub(crate) async fn verify_sender(&self) -> mpsc::Sender<VerifyLine> {
+    pub(crate) async fn verify_sender(&self) -> mpsc::Sender<WorkLine> {
         self.tapped.notified().await;
         self.verifications.lock().unwrap().pop().expect("a verification was just asked for")
     }
@@ -104,7 +104,7 @@ impl Control for FakeControl {
         Ok(RedriveReport { redriven: 1, dispositions: Tally { delivered: 1, ..Tally::default() } })
     }
 
-    fn verify(&self, options: serde_json::Value) -> Result<mpsc::Receiver<VerifyLine>, String> {
+    fn verify(&self, options: serde_json::Value) -> Result<mpsc::Receiver<WorkLine>, String> {
         if options["only"] == "nonsense" {
             return Err("there is no check 'nonsense'".to_owned());
         }

@@ -28,7 +28,8 @@ pub mod ws;
 pub use api::{Api, Backing};
 pub use config::EdgeConfig;
 pub use control::{
-    Component, ComponentStatus, Control, Redrive, RedriveReport, Running, RunningPipeline, VerifyLine,
+    Component, ComponentStatus, Control, LookUp, Redrive, RedriveReport, Running, RunningPipeline, TableRow,
+    WorkLine,
 };
 
 /// Everything that clients ask for: REST and sockets.

@@ -4,10 +4,12 @@
 //! that is being made. A stage asks for its folder when it is built and gets it when it opens, so it does not know which
 //! of the two it works for, and a rebuild needs no other stage.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use courant_connectors::files::generations::{Generation, Generations};
+use courant_connectors::files::keyed::KeyedTable;
 use courant_pipeline::StageError;
 use courant_pipeline::spec::BuildContext;
 
@@ -68,6 +70,39 @@ impl StageFolder {
             None => home.generations(&self.pipeline)?.current_or_first().await.map_err(failed)?,
         };
         generation.stage_folder(&self.stage).await.map_err(failed)
+    }
+}
+
+/// The live tables of a process, by pipeline and stage: for those who look something up.
+#[derive(Default)]
+pub struct OpenTables(Mutex<BTreeMap<(String, String), KeyedTable>>);
+
+impl OpenTables {
+    pub(crate) fn show(&self, place: (String, String), table: KeyedTable) {
+        self.tables().insert(place, table);
+    }
+
+    pub(crate) fn hide(&self, place: &(String, String)) {
+        self.tables().remove(place);
+    }
+
+    /// A pipeline's table with the name of its stage; of the only one if no stage is named.
+    pub fn find(&self, pipeline: &str, stage: Option<&str>) -> Result<(String, KeyedTable), String> {
+        let tables = self.tables();
+        let of_pipeline = tables.iter().filter(|((owner, _), _)| owner == pipeline);
+        let mut named = of_pipeline.filter(|((_, name), _)| stage.is_none_or(|stage| stage == name));
+        match (named.next(), named.next()) {
+            (Some(((_, name), table)), None) => Ok((name.clone(), table.clone())),
+            (Some(_), Some(_)) => Err(format!("pipeline `{pipeline}` has several tables; name its stage")),
+            (None, _) => {
+                let open: Vec<_> = tables.keys().map(|(owner, name)| format!("{owner}/{name}")).collect();
+                Err(format!("no such table is open; open are: {}", open.join(", ")))
+            }
+        }
+    }
+
+    fn tables(&self) -> MutexGuard<'_, BTreeMap<(String, String), KeyedTable>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

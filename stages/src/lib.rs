@@ -10,8 +10,10 @@
 //! - [`derived`]: where stages keep what they make from history.
 //! - [`host`]: what a process keeps for its pipelines in local files: dead letters and positions.
 //! - [`jq`]: expressions, the one place that talks to jaq.
+//! - [`log_range`]: a part of the log, read for oneself.
 //! - [`metrics`]: what stages count beyond what the runtime counts of each.
 //! - [`rate`]: records per second as people write them.
+//! - [`runs`]: sets of sequences.
 
 use courant_pipeline::StageSpec;
 use courant_pipeline::spec::Registry;
@@ -23,8 +25,10 @@ pub mod derived;
 pub mod host;
 pub mod jq;
 mod lines;
+pub mod log_range;
 pub mod metrics;
 pub mod rate;
+pub mod runs;
 pub mod sinks;
 pub mod sources;
 #[cfg(test)]
@@ -34,9 +38,11 @@ pub mod transforms;
 /// Every kind, sources first.
 pub static STAGES: &[&StageSpec] = &[
     &sources::dead_letter_read::SPEC,
+    &sources::dynamo_scan::SPEC,
     &sources::file::SPEC,
     &sources::generate::SPEC,
     &sources::kafka_consume::SPEC,
+    &sources::kafka_read::SPEC,
     &sources::rest_ingest::SPEC,
     &sources::unpublished::SPEC,
     &sources::ws_ingest::SPEC,
@@ -57,6 +63,7 @@ pub static STAGES: &[&StageSpec] = &[
     &sinks::redis_deliver::SPEC,
     &sinks::search_index::SPEC,
     &sinks::stdout::SPEC,
+    &sinks::table::SPEC,
 ];
 
 /// The kinds as the runtime looks them up.

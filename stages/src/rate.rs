@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de};
+use tokio::time::{Instant, sleep_until};
 
 /// A number of records per second, above zero; fractions are fine.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -65,6 +66,40 @@ impl JsonSchema for PerSecond {
     }
 }
 
+/// Keeps a source to a rate. What was read is paid for afterwards, so a read is as large as a tenth of a second's worth.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    rate: Option<PerSecond>,
+    next_at: Option<Instant>,
+}
+
+impl Pace {
+    /// A wait this long is not felt, and reads are still worth their call.
+    const STEP: Duration = Duration::from_millis(100);
+
+    pub(crate) fn new(rate: Option<PerSecond>) -> Self {
+        Self { rate, next_at: None }
+    }
+
+    /// Waits until something may be read again; how many records, at most `max`. Cancel-safe.
+    pub(crate) async fn wait(&self, max: usize) -> usize {
+        let Some(rate) = self.rate else { return max };
+        if let Some(next_at) = self.next_at {
+            sleep_until(next_at).await;
+        }
+        max.min(rate.within(Self::STEP).get() as usize)
+    }
+
+    pub(crate) fn took(&mut self, records: usize) {
+        let Some(rate) = self.rate else { return };
+        let now = Instant::now();
+        // A pause is not made up for.
+        let since = self.next_at.unwrap_or(now).max(now.checked_sub(Self::STEP).unwrap_or(now));
+        let records = u32::try_from(records).unwrap_or(u32::MAX);
+        self.next_at = Some(since + rate.interval().saturating_mul(records));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +112,22 @@ mod tests {
         for text in ["0", "-1", "1e-300", "1e300"] {
             assert!(rate(text).unwrap_err().to_string().contains("records per second"), "{text}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_is_kept_to_its_rate() {
+        let rate = serde_json::from_str("100").unwrap();
+        let mut pace = Pace::new(Some(rate));
+        let began = Instant::now();
+        let mut read = 0;
+        while read < 100 {
+            let some = pace.wait(256).await;
+            assert_eq!(some, 10);
+            read += some;
+            pace.took(some);
+        }
+        pace.wait(256).await;
+        assert_eq!(began.elapsed().as_millis().div_ceil(10), 100, "a hundred in a second");
+        assert_eq!(Pace::new(None).wait(256).await, 256);
     }
 }

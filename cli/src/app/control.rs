@@ -2,17 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use courant_connectors::connections::Connected;
-use courant_edge::{Component, Control, Redrive, RedriveReport, Running, RunningPipeline, VerifyLine};
+use courant_edge::{
+    Component, Control, LookUp, Redrive, RedriveReport, Running, RunningPipeline, TableRow, WorkLine,
+};
 use courant_pipeline::config::{Diagnostic, Diagnostics, Loaded, Severity, Style, Topology};
 use courant_pipeline::health::PipelineHealth;
 use courant_pipeline::metrics::RELOADS;
 use courant_pipeline::runtime::{ReloadReport, Runtime};
 use courant_pipeline::tap::TapRecord;
 use courant_replay::positions::{self, Reset};
+use courant_stages::derived::OpenTables;
 use metrics::counter;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{Mutex, mpsc};
@@ -20,16 +24,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::components::Components;
 use super::redrive::Redrives;
+use super::replay::Replays;
+use super::table::look_up;
 use super::verify::Verifications;
 use crate::settings;
 
 pub(super) struct App {
     file: PathBuf,
     only: Vec<String>,
-    runtime: Runtime,
+    runtime: Arc<Runtime>,
     metrics: PrometheusHandle,
     stop: CancellationToken,
     redrives: Redrives,
+    replays: Replays,
     verifications: Verifications,
     components: Components,
     /// Held from reading the file until it is applied, so that the last one read is the last one applied.
@@ -59,10 +66,11 @@ impl App {
         Self {
             file,
             only,
-            runtime,
+            runtime: Arc::new(runtime),
             metrics,
             stop,
             redrives,
+            replays: Replays::default(),
             verifications,
             components,
             reloading,
@@ -79,10 +87,10 @@ impl App {
         &self.runtime
     }
 
-    /// Lets everything under way come to an end: pipelines, and a redrive.
+    /// Lets everything under way come to an end: pipelines, a redrive, rebuilds.
     pub(super) async fn drain(&self) {
         self.stop.cancel();
-        tokio::join!(self.runtime.drain(), self.redrives.ended());
+        tokio::join!(self.runtime.drain(), self.redrives.ended(), self.replays.ended());
     }
 
     /// How the files were when they were last read.
@@ -201,7 +209,7 @@ impl Control for App {
         self.redrives.run(&topologies, host, &request, &self.stop).await
     }
 
-    fn verify(&self, options: serde_json::Value) -> Result<mpsc::Receiver<VerifyLine>, String> {
+    fn verify(&self, options: serde_json::Value) -> Result<mpsc::Receiver<WorkLine>, String> {
         let connected = self.runtime.host().services.get::<Connected>();
         let connected = connected.ok_or("the running process uses neither store nor log; stop it first")?;
         self.verifications.start(&connected, options, &self.stop)
@@ -223,6 +231,17 @@ impl Control for App {
         let moved = positions::reset(&*connected.log, &reset).await.map_err(|error| error.to_string())?;
         tracing::info!(pipeline = reset.pipeline, group = reset.group, to = ?reset.to, "set where a group goes on");
         serde_json::to_value(moved).map_err(|error| error.to_string())
+    }
+
+    fn replay(&self, ask: serde_json::Value) -> Result<mpsc::Receiver<WorkLine>, String> {
+        self.replays.start(&self.runtime, ask, &self.stop)
+    }
+
+    async fn look_up(&self, wanted: LookUp) -> Result<Vec<TableRow>, String> {
+        let open = self.runtime.host().services.get::<OpenTables>();
+        let open = open.ok_or("this process has no tables open")?;
+        let (_, table) = open.find(&wanted.pipeline, wanted.stage.as_deref())?;
+        look_up(&table, &wanted).await.map_err(|error| error.to_string())
     }
 
     fn stop(&self) {

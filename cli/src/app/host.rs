@@ -10,7 +10,7 @@ use courant_pipeline::config::Loaded;
 use courant_pipeline::intake::Intake;
 use courant_pipeline::runtime::Host;
 use courant_pipeline::{Services, metrics};
-use courant_stages::derived::DerivedHome;
+use courant_stages::derived::{DerivedHome, OpenTables};
 use courant_stages::host::{DeadLetterStore, PositionFiles};
 use courant_stages::metrics as stage_metrics;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -56,6 +56,7 @@ pub(super) async fn open_folder(config: &RuntimeConfig) -> anyhow::Result<Host> 
             .with(Arc::clone(&dead_letters))
             .with(Arc::clone(&positions))
             .with(Arc::new(DerivedHome::new(config.derived())))
+            .with(Arc::new(OpenTables::default()))
             .with(folder),
         dead_letters,
         positions,

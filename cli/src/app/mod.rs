@@ -6,7 +6,9 @@ mod data_folder;
 mod host;
 mod logging;
 mod redrive;
+mod replay;
 mod servers;
+mod table;
 mod verify;
 mod watch;
 
@@ -22,6 +24,8 @@ use tokio::task::JoinHandle;
 
 pub use host::{open_host, start_metrics};
 pub use redrive::redrive_here;
+pub use replay::{ReplayAsk, ReplayUpdate, replay_here};
+pub use table::{look_up, table_here};
 pub use verify::{VerifyUpdate, verify_here};
 
 use crate::args;

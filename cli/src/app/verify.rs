@@ -6,7 +6,7 @@ use anyhow::bail;
 use courant_connectors::connections::Connected;
 use courant_connectors::log::Log;
 use courant_connectors::model::topics::messages_persisted;
-use courant_edge::VerifyLine;
+use courant_edge::WorkLine;
 use courant_replay::verify::{Deployment, Options, Progress, Report, verify};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, mpsc};
@@ -41,7 +41,7 @@ impl Verifications {
         connected: &Connected,
         options: serde_json::Value,
         stop: &CancellationToken,
-    ) -> Result<mpsc::Receiver<VerifyLine>, String> {
+    ) -> Result<mpsc::Receiver<WorkLine>, String> {
         let options: Options = serde_json::from_value(options)
             .map_err(|error| format!("{error}; is the command as old as the process?"))?;
         let Ok(turn) = Arc::clone(&self.0).try_acquire_owned() else {
@@ -73,7 +73,7 @@ impl Verifications {
     }
 }
 
-fn line(line: &VerifyUpdate) -> VerifyLine {
+fn line(line: &VerifyUpdate) -> WorkLine {
     serde_json::to_value(line).map_err(|error| error.to_string())
 }
 

@@ -8,6 +8,8 @@ mod iam;
 mod inventory;
 mod plan;
 mod positions;
+mod replay;
+mod table;
 mod tables;
 mod tap;
 mod test;
@@ -58,6 +60,8 @@ async fn execute_on(file: PathBuf, command: Command) -> anyhow::Result<()> {
         Command::Iam(options) => iam::run(&file, &options),
         Command::Data(command) => data::run(&file, command).await,
         Command::Verify(options) => verify::run(&file, options).await,
+        Command::Replay(options) => replay::run(&file, options).await,
+        Command::Table(options) => table::run(&file, options).await,
         Command::Reload => reload(&admin(&file)?).await,
         Command::Stop => Ok(admin(&file)?.stop().await?),
         Command::Bench(_) => unreachable!("has runtimes of its own"),

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use ulid::Ulid;
 
-use super::{FileError, blocking, create_private_folder, names, sync_folder};
+use super::{FileError, blocking, create_private_folder, names, replace_file, sync_folder};
 
 const CURRENT: &str = "current";
 const NEXT: &str = "current.tmp";
@@ -48,6 +48,23 @@ impl Generation {
         blocking(move || create_private_folder(&created)).await?;
         Ok(folder)
     }
+
+    /// Keeps a file beside the stages' folders, in place of an earlier one; returns once it is on disk. `folder` begins
+    /// with a dot, as no stage's does.
+    pub async fn keep(
+        &self,
+        folder: &'static str,
+        file: &'static str,
+        content: Vec<u8>,
+    ) -> Result<(), FileError> {
+        debug_assert!(folder.starts_with('.'));
+        let folder = self.folder.join(folder);
+        blocking(move || {
+            create_private_folder(&folder)?;
+            replace_file(&folder, &folder.join(file), &content)
+        })
+        .await
+    }
 }
 
 impl Generations {
@@ -64,13 +81,13 @@ impl Generations {
     /// The one that is live, which is a new and empty one at first.
     pub async fn current_or_first(&self) -> Result<Generation, FileError> {
         let this = self.clone();
-        blocking(move || match this.read_current()? {
-            Some(current) => Ok(current),
-            None => {
-                let first = this.create()?;
-                this.point_to(&first)?;
-                Ok(first)
+        blocking(move || {
+            if let Some(current) = this.read_current()? {
+                return Ok(current);
             }
+            let first = this.create()?;
+            this.point_to(&first)?;
+            Ok(first)
         })
         .await
     }

@@ -3,6 +3,7 @@
 //! - [`dead_letters`]: records kept aside, one journal per queue.
 //! - [`positions`]: how far each pipeline has read, one small file per pipeline.
 //! - [`generations`]: stores made from history, old and new side by side.
+//! - [`keyed`]: a table by key, for what a pipeline makes.
 //! - [`json_lines`]: reading JSON lines from a byte offset, and appending them.
 //!
 //! Whatever returns from a write here is on disk: data is synced before the call returns, and a file that
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 pub mod dead_letters;
 pub mod generations;
 pub mod json_lines;
+pub mod keyed;
 mod names;
 pub mod positions;
 

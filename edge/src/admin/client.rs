@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::protocol::{Request, Response};
 use super::socket::{SocketError, check_length};
-use crate::control::{Redrive, RedriveReport, Running};
+use crate::control::{LookUp, Redrive, RedriveReport, Running, TableRow};
 
 /// A process that does not answer a look at its state for this long is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,9 +80,19 @@ impl AdminClient {
     }
 
     /// Starts to check what store and log hold; dropping the result ends it.
-    pub async fn verify(&self, options: serde_json::Value) -> Result<Verifying, ClientError> {
+    pub async fn verify(&self, options: serde_json::Value) -> Result<LongWork, ClientError> {
         let lines = self.send(&Request::Verify(options)).await?;
-        Ok(Verifying { lines, path: self.path.clone() })
+        Ok(LongWork { lines, path: self.path.clone() })
+    }
+
+    /// Starts to rebuild something, or looks at what was rebuilt; dropping the result stops it in good order.
+    pub async fn replay(&self, ask: serde_json::Value) -> Result<LongWork, ClientError> {
+        let lines = self.send(&Request::Replay(ask)).await?;
+        Ok(LongWork { lines, path: self.path.clone() })
+    }
+
+    pub async fn look_up(&self, wanted: LookUp) -> Result<Vec<TableRow>, ClientError> {
+        self.look(&Request::LookUp(wanted)).await
     }
 
     /// Waits as long as the log takes.
@@ -146,15 +156,15 @@ impl Tapped {
     }
 }
 
-/// Progress of a verification, and its report at the end.
+/// Progress of long work, and what came of it at the end.
 #[derive(Debug)]
-pub struct Verifying {
+pub struct LongWork {
     lines: BufReader<UnixStream>,
     path: PathBuf,
 }
 
-impl Verifying {
-    /// The next line; none after the report.
+impl LongWork {
+    /// The next line; none after the last.
     pub async fn next(&mut self) -> Result<Option<serde_json::Value>, ClientError> {
         read_answer(&mut self.lines, &self.path).await
     }

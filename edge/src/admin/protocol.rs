@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::Redrive;
+use crate::control::{LookUp, Redrive};
 
 /// The longest request line: a redrive that names some tens of thousands of letters.
 pub(super) const MAX_REQUEST_BYTES: usize = 1 << 20;
@@ -32,6 +32,10 @@ pub enum Request {
     Verify(serde_json::Value),
     /// Sets where a pipeline goes on in the log.
     Reset(serde_json::Value),
+    /// Rebuilds what a pipeline makes from history, or looks at what was: lines of progress, and what came of it.
+    Replay(serde_json::Value),
+    /// Rows of a table that a pipeline keeps.
+    LookUp(LookUp),
     /// Drains and ends the process; answered before it does.
     Stop,
 }

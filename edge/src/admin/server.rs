@@ -9,14 +9,14 @@ use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::protocol::{MAX_REQUEST_BYTES, Request, Response};
 use super::socket::{OwnedSocket, SocketError};
-use crate::control::Control;
+use crate::control::{Control, WorkLine};
 
 /// Commands and taps at the same time; an operator's hands, not a load.
 const MAX_CONNECTIONS: usize = 32;
@@ -137,7 +137,11 @@ impl Connection {
                 let limit = limit.unwrap_or(u64::MAX);
                 self.tap(&pipeline, &stage, limit, reader, writer).await
             }
-            Request::Verify(options) => self.verify(options, reader, writer).await,
+            Request::Verify(options) => self.follow(control.verify(options), reader, writer).await,
+            Request::Replay(ask) => self.follow(control.replay(ask), reader, writer).await,
+            Request::LookUp(wanted) => {
+                write(&mut writer, &Response::from(control.look_up(wanted).await)).await
+            }
             Request::Reset(reset) => write(&mut writer, &Response::from(control.reset(reset).await)).await,
             Request::Stop => {
                 // Answered first: what comes after may close this connection.
@@ -179,13 +183,14 @@ impl Connection {
 }
 
 impl Connection {
-    async fn verify(
+    /// Hands on what long work tells.
+    async fn follow(
         &self,
-        options: serde_json::Value,
+        started: Result<mpsc::Receiver<WorkLine>, String>,
         mut reader: BufReader<OwnedReadHalf>,
         mut writer: OwnedWriteHalf,
     ) -> io::Result<()> {
-        let mut lines = match self.control.verify(options) {
+        let mut lines = match started {
             Ok(lines) => lines,
             Err(message) => return write(&mut writer, &Response::<()>::Error(message)).await,
         };
@@ -193,7 +198,7 @@ impl Connection {
         loop {
             let line = tokio::select! {
                 line = lines.recv() => line,
-                // The client has no more to say: it hung up, and the verification ends.
+                // The client has no more to say: it hung up, and the work ends.
                 _ = reader.read(&mut ignored) => return Ok(()),
                 () = self.stop.cancelled() => Some(Err("the process is being stopped".to_owned())),
             };

@@ -40,4 +40,5 @@ pub use entry::{BatchLimits, OnError, PipelineEntry, Plane, RetryPolicy, StageEn
 pub use loader::{Loaded, Loader, TestTable};
 pub use render::{Style, render};
 pub use section::{Section, reads_as};
+pub use suggest::help as did_you_mean;
 pub use topology::{Input, Policy, StageNode, Topology};

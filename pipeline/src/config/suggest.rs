@@ -26,7 +26,7 @@ fn spelling_of(word: &str) -> String {
 }
 
 /// ``did you mean `topic`?``, or all there is to choose from if nothing is near and the choice is small.
-pub(super) fn help(word: &str, candidates: &[&str]) -> Option<String> {
+pub fn help(word: &str, candidates: &[&str]) -> Option<String> {
     match nearest(word, candidates.iter().copied()) {
         Some(candidate) => Some(format!("did you mean `{candidate}`?")),
         None => choice(candidates),

@@ -105,6 +105,28 @@ impl Runtime {
         Pipeline { topology, shared, stop, task: Some(task) }
     }
 
+    /// Does something while a pipeline stands still: drains it first, and starts it again afterwards, whatever came of the
+    /// work. Nothing is reloaded meanwhile. A pipeline that does not run is not started.
+    pub async fn while_stopped<T>(&self, pipeline: &str, work: impl Future<Output = T>) -> T {
+        let _one_at_a_time = self.changing.lock().await;
+        let (drained, before) = {
+            let mut running = self.pipelines.write().unwrap_or_else(PoisonError::into_inner);
+            let found = running.get_mut(pipeline);
+            let before = found.as_ref().map(|found| (found.topology.clone(), Arc::clone(&found.shared)));
+            (found.map(Pipeline::drain), before)
+        };
+        OptionFuture::from(drained).await;
+        let done = work.await;
+        if let Some((topology, shared)) = before
+            && !self.closed.is_cancelled()
+        {
+            let name = Arc::clone(&topology.name);
+            let again = self.start(topology, Some(Arc::clone(&shared.progress)));
+            self.pipelines.write().unwrap_or_else(PoisonError::into_inner).insert(name, again);
+        }
+        done
+    }
+
     /// Stops every pipeline for good: sources first, then what is under way, within the drain deadline.
     pub async fn drain(&self) {
         self.closed.cancel();

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use fleet::{ReloadReport, Runtime};
-pub use run::{Ending, RunReport, run_to_end};
+pub use run::{Ending, Job, RunReport, run_to_end};
 
 use crate::dead_letter::DeadLetters;
 use crate::positions::PositionStore;

@@ -18,7 +18,7 @@ use super::{Failure, Host};
 use crate::ack::Tally;
 use crate::config::Topology;
 use crate::error::StageError;
-use crate::health::PipelineState;
+use crate::health::{PipelineHealth, PipelineState};
 use crate::spec::Part;
 use crate::stage::{Source, Stage};
 
@@ -47,9 +47,31 @@ pub struct RunReport {
 
 /// Runs a pipeline once, without supervision: for jobs such as a redrive or a test.
 pub async fn run_to_end(topology: &Topology, host: &Host, stop: &CancellationToken) -> RunReport {
-    let shared = Arc::new(Shared::of_job(topology));
-    let ending = run(topology, host, &shared, stop).await;
-    RunReport { ending, read: shared.progress.records_read(), dispositions: shared.progress.tally() }
+    Job::of(topology).run(host, stop).await
+}
+
+/// One run of a pipeline without supervision, which can be watched.
+pub struct Job<'a> {
+    topology: &'a Topology,
+    shared: Arc<Shared>,
+}
+
+impl<'a> Job<'a> {
+    pub fn of(topology: &'a Topology) -> Self {
+        Self { topology, shared: Arc::new(Shared::of_job(topology)) }
+    }
+
+    /// How far it is, and what went wrong last.
+    pub fn health(&self) -> PipelineHealth {
+        self.shared.health()
+    }
+
+    /// To be called once.
+    pub async fn run(&self, host: &Host, stop: &CancellationToken) -> RunReport {
+        let ending = run(self.topology, host, &self.shared, stop).await;
+        let progress = &self.shared.progress;
+        RunReport { ending, read: progress.records_read(), dispositions: progress.tally() }
+    }
 }
 
 pub(crate) async fn run(

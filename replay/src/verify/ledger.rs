@@ -7,9 +7,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use courant_connectors::model::ChatId;
+use courant_stages::runs::Runs;
 use xxhash_rust::xxh3::xxh3_128;
-
-use super::runs::Runs;
 
 /// Enough that workers rarely wait for each other.
 const SHARDS: usize = 64;

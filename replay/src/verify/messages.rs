@@ -11,6 +11,7 @@ use courant_connectors::model::tables::idempotency_keys::{self, IdempotencyKey, 
 use courant_connectors::model::tables::messages::{self, Message, SCHEMA};
 use courant_connectors::model::tables::{chat_counters, chats};
 use courant_connectors::store::{Consistency, Item, Name, Query, SortRange, Within};
+use courant_stages::runs::Runs;
 
 use super::Result;
 use super::checks;
@@ -19,7 +20,6 @@ use super::ledger::{ByDigest, Digest, Event, digest};
 use super::pages::each_page;
 use super::reads::strongly;
 use super::report::Example;
-use super::runs::Runs;
 
 pub(super) async fn run(context: &Arc<Context>) -> Result<()> {
     each_page(context, &SCHEMA, check_page).await

@@ -28,7 +28,6 @@ mod messages;
 mod pages;
 mod reads;
 mod report;
-mod runs;
 #[cfg(test)]
 mod tests;
 

@@ -7,3 +7,4 @@ pub mod kafka_publish;
 pub mod redis_deliver;
 pub mod search_index;
 pub mod stdout;
+pub mod table;

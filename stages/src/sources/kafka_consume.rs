@@ -95,18 +95,7 @@ impl Config {
     }
 
     fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if self.topics.is_empty() {
-            problems.push(Problem::new("topics", "there is no topic to read"));
-        }
-        for (index, topic) in self.topics.iter().enumerate() {
-            let key = format!("topics.{index}");
-            if topic.is_empty() {
-                problems.push(Problem::new(key, "a topic has a name"));
-            } else if self.topics[..index].contains(topic) {
-                problems.push(Problem::new(key, format!("`{topic}` is there twice")));
-            }
-        }
+        let mut problems = topic_problems(&self.topics);
         if self.group.as_ref().is_some_and(String::is_empty) {
             problems.push(
                 Problem::new("group", "a group has a name").help("leave it out to use the pipeline's name"),
@@ -114,6 +103,23 @@ impl Config {
         }
         problems
     }
+}
+
+/// What is wrong with a list of topics to read.
+pub(super) fn topic_problems(topics: &[String]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if topics.is_empty() {
+        problems.push(Problem::new("topics", "there is no topic to read"));
+    }
+    for (index, topic) in topics.iter().enumerate() {
+        let key = format!("topics.{index}");
+        if topic.is_empty() {
+            problems.push(Problem::new(key, "a topic has a name"));
+        } else if topics[..index].contains(topic) {
+            problems.push(Problem::new(key, format!("`{topic}` is there twice")));
+        }
+    }
+    problems
 }
 
 struct KafkaConsume {
@@ -291,7 +297,8 @@ impl Member {
     }
 }
 
-fn event(record: LogRecord) -> Record {
+/// The record of an event, whoever reads it.
+pub(super) fn event(record: LogRecord) -> Record {
     let mut event = Record::new(record.payload);
     if let Some(key) = &record.key {
         event = event.with_key(String::from_utf8_lossy(key));

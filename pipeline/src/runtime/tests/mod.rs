@@ -229,6 +229,33 @@ async fn clean_reloads_under_load_deliver_exactly_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pipeline_stands_still_while_something_is_done_and_goes_on() {
+    let world = Arc::new(World::default());
+    let runtime = Runtime::new(world.host());
+    runtime.apply(vec![busy(&world, 0)]).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let name = runtime.topologies().remove(0).name;
+    for _ in 0..3 {
+        let reloaded = async {
+            tokio::task::yield_now().await;
+            runtime.apply(vec![busy(&world, 0)]).await
+        };
+        let still = runtime.while_stopped(&name, async {
+            let before = world.arrived_at("sink").len();
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            (runtime.health().remove(0).state, world.arrived_at("sink").len() - before)
+        });
+        let ((state, arrived), _) = tokio::join!(still, reloaded);
+        assert_eq!((state, arrived), (PipelineState::Stopped, 0));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(runtime.health().remove(0).state, PipelineState::Running);
+    }
+    assert_eq!(runtime.while_stopped("nobody", async { 7 }).await, 7);
+    runtime.drain().await;
+    assert_exactly_once(&world);
+}
+
+#[tokio::test(start_paused = true)]
 async fn reloads_at_once_take_turns_and_the_last_one_stays() {
     let world = Arc::new(World::default());
     let runtime = Runtime::new(world.host());

@@ -1,0 +1,221 @@
+//! Rebuilding derived stores: in the running process, or in a command of its own if there is none.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::bail;
+use courant_edge::WorkLine;
+use courant_pipeline::config::Loaded;
+use courant_pipeline::runtime::Runtime;
+use courant_replay::rebuild::{self, Engine, Estimate, Listed, Progress, Receipt, Request};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::host::close_connections;
+use super::{StopSignals, open_host};
+
+/// What can be asked about rebuilds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReplayAsk {
+    Start(Request),
+    Estimate(Request),
+    Resume { pipeline: String },
+    Approve { pipeline: String },
+    Rollback { pipeline: String },
+    Discard { pipeline: String, generation: String },
+    List { pipeline: Option<String> },
+    Show { pipeline: String, generation: Option<String> },
+}
+
+/// What is told of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReplayUpdate {
+    Progress(Progress),
+    Receipt(Box<Receipt>),
+    Estimate(Estimate),
+    List(Vec<Listed>),
+    Discarded,
+}
+
+impl ReplayAsk {
+    /// The pipeline whose generations it changes.
+    fn changes(&self) -> Option<&str> {
+        match self {
+            Self::Start(request) => Some(&request.pipeline),
+            Self::Resume { pipeline }
+            | Self::Approve { pipeline }
+            | Self::Rollback { pipeline }
+            | Self::Discard { pipeline, .. } => Some(pipeline),
+            Self::Estimate(_) | Self::List { .. } | Self::Show { .. } => None,
+        }
+    }
+}
+
+/// Lines that wait for a slow reader.
+const LINES: usize = 16;
+
+/// The rebuilds of a running process: one at a time for each pipeline.
+#[derive(Default)]
+pub(super) struct Replays {
+    under_way: Arc<UnderWay>,
+    tasks: TaskTracker,
+}
+
+#[derive(Default)]
+struct UnderWay(Mutex<BTreeSet<String>>);
+
+impl UnderWay {
+    fn pipelines(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A turn for one pipeline; none if somebody else has it.
+    fn enter(self: &Arc<Self>, pipeline: &str) -> Option<Turn> {
+        let is_free = self.pipelines().insert(pipeline.to_owned());
+        is_free.then(|| Turn { of: Arc::clone(self), pipeline: pipeline.to_owned() })
+    }
+}
+
+struct Turn {
+    of: Arc<UnderWay>,
+    pipeline: String,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.of.pipelines().remove(&self.pipeline);
+    }
+}
+
+impl Replays {
+    /// Begins; it stops in good order when nobody listens any more, or the process is to stop.
+    pub(super) fn start(
+        &self,
+        runtime: &Arc<Runtime>,
+        ask: serde_json::Value,
+        stop: &CancellationToken,
+    ) -> Result<mpsc::Receiver<WorkLine>, String> {
+        let ask: ReplayAsk = serde_json::from_value(ask)
+            .map_err(|error| format!("{error}; is the command as old as the process?"))?;
+        let turn = match ask.changes() {
+            Some(pipeline) => Some(self.under_way.enter(pipeline).ok_or_else(|| {
+                format!("another replay of `{pipeline}` is under way; wait for it, or stop it with Ctrl-C where it was started")
+            })?),
+            None => None,
+        };
+        let (to, from) = mpsc::channel(LINES); // full: progress is left out, the last line waits
+        let (runtime, stop) = (Arc::clone(runtime), stop.child_token());
+        self.tasks.spawn(async move {
+            let _turn = turn;
+            let listener = to.clone();
+            let tell = move |progress| drop(listener.try_send(line(&ReplayUpdate::Progress(progress))));
+            let topologies = runtime.topologies();
+            let engine = Engine {
+                topologies: &topologies,
+                host: runtime.host(),
+                runtime: Some(&runtime),
+                stop: &stop,
+                progress: &tell,
+                code: env!("CARGO_PKG_VERSION"),
+            };
+            let mut work = pin!(carry_out(&engine, ask));
+            let done = tokio::select! {
+                done = &mut work => done,
+                () = to.closed() => {
+                    stop.cancel();
+                    work.await
+                }
+            };
+            let last = match done {
+                Ok(update) => line(&update),
+                Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
+            };
+            // Whoever asked may have left.
+            let _ = to.send(last).await;
+        });
+        Ok(from)
+    }
+
+    /// Waits for those under way.
+    pub(super) async fn ended(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+fn line(line: &ReplayUpdate) -> WorkLine {
+    serde_json::to_value(line).map_err(|error| error.to_string())
+}
+
+async fn carry_out(engine: &Engine<'_>, ask: ReplayAsk) -> rebuild::Result<ReplayUpdate> {
+    let receipt = match ask {
+        ReplayAsk::Start(request) => engine.start(request).await?,
+        ReplayAsk::Resume { pipeline } => engine.resume(&pipeline).await?,
+        ReplayAsk::Approve { pipeline } => engine.approve(&pipeline).await?,
+        ReplayAsk::Rollback { pipeline } => engine.rollback(&pipeline).await?,
+        ReplayAsk::Show { pipeline, generation } => engine.show(&pipeline, generation.as_deref()).await?,
+        ReplayAsk::Estimate(request) => return engine.estimate(&request).await.map(ReplayUpdate::Estimate),
+        ReplayAsk::List { pipeline } => {
+            return engine.list(pipeline.as_deref()).await.map(ReplayUpdate::List);
+        }
+        ReplayAsk::Discard { pipeline, generation } => {
+            engine.discard(&pipeline, &generation).await?;
+            return Ok(ReplayUpdate::Discarded);
+        }
+    };
+    Ok(ReplayUpdate::Receipt(Box::new(receipt)))
+}
+
+/// Does it without a running process. Told to stop, it leaves a rebuild in good order; told again, it gives up.
+pub async fn replay_here(
+    loaded: &Loaded,
+    ask: ReplayAsk,
+    progress: impl Fn(Progress) + Send + Sync,
+) -> anyhow::Result<ReplayUpdate> {
+    let host = open_host(loaded).await?;
+    let mut signals = StopSignals::listen()?;
+    let stop = CancellationToken::new();
+    let engine = Engine {
+        topologies: &loaded.topologies,
+        host: &host,
+        runtime: None,
+        stop: &stop,
+        progress: &progress,
+        code: env!("CARGO_PKG_VERSION"),
+    };
+    let done = {
+        let mut work = pin!(carry_out(&engine, ask));
+        loop {
+            tokio::select! {
+                done = &mut work => break done,
+                () = signals.next() => {}
+            }
+            if stop.is_cancelled() {
+                bail!("stopped at once; `courant replay --resume` goes on where it was last kept");
+            }
+            stop.cancel();
+        }
+    };
+    close_connections(&host.services).await;
+    Ok(done?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipeline_is_rebuilt_by_one_at_a_time() {
+        let under_way = Arc::new(UnderWay::default());
+        let first = under_way.enter("search").expect("nobody else");
+        assert!(under_way.enter("search").is_none());
+        assert!(under_way.enter("analytics").is_some(), "another pipeline is another matter");
+        drop(first);
+        assert!(under_way.enter("search").is_some());
+    }
+}

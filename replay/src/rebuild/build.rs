@@ -1,0 +1,301 @@
+//! From a request to a generation that is complete up to its fence, and compared.
+
+use courant_connectors::files::generations::Generation;
+use courant_connectors::log::Offsets;
+use courant_connectors::model::Timestamp;
+use courant_pipeline::{Disposition, Tally, clock};
+use courant_stages::log_range::{Held, RangeStart, start_of, times_at};
+use serde_json::{Value, json};
+
+use super::compare::{Comparison, Look};
+use super::plan::{History, Plan};
+use super::progress::Phase;
+use super::receipt::{Named, Receipt, State, config_version, named, unnamed};
+use super::request::{At, From, Request, To};
+use super::{Engine, Error, Result};
+
+/// How often to look at what differs: after the first look everything has had time to come.
+const LOOKS: u32 = 3;
+
+impl Engine<'_> {
+    /// Rebuilds a pipeline's store. What comes of it is on the receipt: it may have gone live, or wait for an approval.
+    pub async fn start(&self, request: Request) -> Result<Receipt> {
+        let plan = self.plan(&request)?;
+        plan.check(&request.from)?;
+        let generations = self.generations(&request.pipeline)?;
+        self.refuse_unfinished(&request.pipeline).await?;
+        let (start, fence, fence_at, scanned) = self.range(&plan, &request).await?;
+        let generation = generations.begin().await?;
+        let now = now();
+        let receipt = Receipt {
+            pipeline: request.pipeline.clone(),
+            generation: generation.name().to_owned(),
+            state: State::Building,
+            code: self.code.to_owned(),
+            config: config_version(&plan.topology),
+            began_at: now,
+            changed_at: now,
+            start,
+            scanned,
+            fence,
+            fence_at,
+            records: Tally::default(),
+            comparison: None,
+            replaced: None,
+            left: None,
+            live_since: None,
+            request,
+        };
+        receipt.save(&generation).await?;
+        tracing::info!(pipeline = receipt.pipeline, generation = receipt.generation, from = %receipt.request.from, "rebuilding");
+        self.go_on(&plan, receipt, &generation).await
+    }
+
+    /// Goes on with one that was stopped or killed.
+    pub async fn resume(&self, pipeline: &str) -> Result<Receipt> {
+        let (receipt, generation) = self.newest(pipeline, "resumed", |state| state != State::Live).await?;
+        let plan = self.plan_again(&receipt)?;
+        self.go_on(&plan, receipt, &generation).await
+    }
+
+    /// The plan of a rebuild that was begun before, if the pipeline is still the same.
+    pub(super) fn plan_again(&self, receipt: &Receipt) -> Result<Plan> {
+        let plan = self.plan(&receipt.request)?;
+        if config_version(&plan.topology) != receipt.config {
+            let (pipeline, generation) = (receipt.pipeline.clone(), receipt.generation.clone());
+            return Err(Error::Changed { pipeline, generation });
+        }
+        Ok(plan)
+    }
+
+    async fn refuse_unfinished(&self, pipeline: &str) -> Result<()> {
+        match self.newest(pipeline, "", |state| state == State::Building).await {
+            Ok((receipt, _)) => Err(Error::Unfinished {
+                pipeline: pipeline.to_owned(),
+                generation: receipt.generation,
+                began_at: receipt.began_at.to_string(),
+            }),
+            Err(Error::Nothing { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The newest rebuild in such a state.
+    pub(super) async fn newest(
+        &self,
+        pipeline: &str,
+        what: &'static str,
+        wanted: impl Fn(State) -> bool,
+    ) -> Result<(Receipt, Generation)> {
+        for generation in self.generations(pipeline)?.list().await?.into_iter().rev() {
+            if let Some(receipt) = Receipt::load(&generation).await?.filter(|receipt| wanted(receipt.state)) {
+                return Ok((receipt, generation));
+            }
+        }
+        Err(Error::Nothing { pipeline: pipeline.to_owned(), what })
+    }
+
+    async fn go_on(&self, plan: &Plan, mut receipt: Receipt, generation: &Generation) -> Result<Receipt> {
+        if receipt.state == State::Building {
+            let (fence, at) = (receipt.fence.clone(), receipt.fence_at);
+            self.build(plan, &mut receipt, generation, (fence, at), Phase::Building).await?;
+            self.enter(&mut receipt, generation, State::Built).await?;
+        }
+        self.prove(plan, &mut receipt, generation).await?;
+        if receipt.request.to == To::Live && receipt.state == State::Equal {
+            self.swap(plan, &mut receipt, generation).await?;
+        }
+        Ok(receipt)
+    }
+
+    pub(super) async fn enter(
+        &self,
+        receipt: &mut Receipt,
+        generation: &Generation,
+        state: State,
+    ) -> Result<()> {
+        (receipt.state, receipt.changed_at) = (state, now());
+        receipt.save(generation).await
+    }
+
+    /// Runs history up to a fence. What was run before is not run again.
+    pub(super) async fn build(
+        &self,
+        plan: &Plan,
+        receipt: &mut Receipt,
+        generation: &Generation,
+        (fence, at): (Named, Timestamp),
+        phase: Phase,
+    ) -> Result<()> {
+        let history = match &receipt.left {
+            Some(left) => History::Log { start: left, end: &fence },
+            None if receipt.scanned => History::Scan { join: join_of(receipt), end: &fence },
+            None => History::Log { start: &receipt.start, end: &fence },
+        };
+        let of = if phase == Phase::Building {
+            self.expected_records(plan, &history).await
+        } else {
+            let ahead = History::Log { start: &receipt.fence, end: &fence };
+            self.expected_records(plan, &ahead).await
+        };
+        let topology = plan.reading(&history, &receipt.request);
+        let host = self.host_for(generation).await?;
+        let report = self.run_watched(&topology, &host, phase, of).await;
+        for disposition in Disposition::ALL {
+            receipt.records.add(disposition, report.dispositions.of(disposition));
+        }
+        receipt.save(generation).await?;
+        match report.ending {
+            courant_pipeline::runtime::Ending::Finished => {}
+            courant_pipeline::runtime::Ending::Stopped => {
+                return Err(Error::Stopped { pipeline: receipt.pipeline.clone() });
+            }
+            courant_pipeline::runtime::Ending::Failed(failure) => return Err(Error::Run(failure)),
+        }
+        (receipt.fence, receipt.fence_at, receipt.changed_at) = (fence, at, now());
+        receipt.save(generation).await
+    }
+
+    /// Compares, and looks again at what differs once it has caught up.
+    async fn prove(&self, plan: &Plan, receipt: &mut Receipt, generation: &Generation) -> Result<()> {
+        let first = Look { engine: self, plan, receipt, generation, only: None, number: 1 };
+        let (mut comparison, mut differing) = first.take().await?;
+        while !differing.is_empty() && comparison.looks < LOOKS && may_catch_up(&receipt.request.to) {
+            if !self.catch_up(plan, receipt, generation).await? {
+                break; // nothing has come that could make a difference
+            }
+            let number = comparison.looks + 1;
+            let again = Look { engine: self, plan, receipt, generation, only: Some(&differing), number };
+            let (found, still) = again.take().await?;
+            merge(&mut comparison, &found);
+            differing = still;
+        }
+        let state = if comparison.is_clean() { State::Equal } else { State::Differs };
+        tracing::info!(
+            pipeline = receipt.pipeline,
+            generation = receipt.generation,
+            differences = comparison.differences(),
+            looks = comparison.looks,
+            "compared"
+        );
+        receipt.comparison = Some(comparison);
+        self.enter(receipt, generation, state).await
+    }
+
+    /// Runs what has come since; false if nothing has.
+    pub(super) async fn catch_up(
+        &self,
+        plan: &Plan,
+        receipt: &mut Receipt,
+        generation: &Generation,
+    ) -> Result<bool> {
+        let at = now();
+        let held = Held::by(&self.log(plan)?, &plan.topics).await?;
+        let fence = named(&held.high);
+        if fence == receipt.fence {
+            return Ok(false);
+        }
+        self.build(plan, receipt, generation, (fence, at), Phase::CatchingUp).await?;
+        Ok(true)
+    }
+
+    /// Where history begins and ends, when the end was there, and whether the store has to give what the log has not.
+    pub(super) async fn range(
+        &self,
+        plan: &Plan,
+        request: &Request,
+    ) -> Result<(Named, Named, Timestamp, bool)> {
+        let log = self.log(plan)?;
+        let held = Held::by(&log, &plan.topics).await?;
+        let at = now();
+        let start = match &request.from {
+            From::Scan => held.high.clone(),
+            From::Oldest => held.low.clone(),
+            From::Time(time) => start_of(&log, &plan.topics, &RangeStart::Time(*time), &held).await?,
+            From::Offset(At::Named(offsets)) => {
+                start_of(&log, &plan.topics, &RangeStart::Offsets(offsets.clone()), &held).await?
+            }
+            From::Offset(At::Each(offset)) => each(*offset, &held)?,
+        };
+        held.check(&start)?;
+        let (end, at) = match &request.to {
+            To::Now | To::Live => (held.high.clone(), at),
+            To::Time(time) => {
+                let end = start_of(&log, &plan.topics, &RangeStart::Time(*time), &held).await?;
+                (end, at.min(*time))
+            }
+            To::Offset(offsets) => {
+                let end = match offsets {
+                    At::Each(offset) => each(*offset, &held)?,
+                    At::Named(offsets) => unnamed(offsets, &held.low)?,
+                };
+                not_beyond(&end, &held)?;
+                let (first, _) = times_at(&log, &end, &held).await?;
+                (end, at.min(Timestamp::from_unix_millis(first)))
+            }
+        };
+        for (partition, end) in &end {
+            let start = start.get(partition).copied().unwrap_or(0);
+            if *end < start {
+                return Err(Error::FenceInThePast { partition: partition.to_string(), start, end: *end });
+            }
+        }
+        let scanned = request.from == From::Scan || plan.can_scan() && start.values().any(|start| *start > 0);
+        Ok((named(&start), named(&end), at, scanned))
+    }
+}
+
+/// The same offset everywhere; partitions that are shorter begin at their end.
+fn each(offset: u64, held: &Held) -> Result<Offsets> {
+    let longest = held.high.iter().max_by_key(|(_, high)| **high);
+    if let Some((partition, high)) = longest
+        && offset > *high
+    {
+        return Err(Error::NotYet { partition: partition.to_string(), offset, high: *high });
+    }
+    Ok(held.high.iter().map(|(partition, high)| (partition.clone(), offset.min(*high))).collect())
+}
+
+fn not_beyond(end: &Offsets, held: &Held) -> Result<()> {
+    for (partition, offset) in end {
+        let high = held.high.get(partition).copied().unwrap_or(0);
+        if *offset > high {
+            return Err(Error::NotYet { partition: partition.to_string(), offset: *offset, high });
+        }
+    }
+    Ok(())
+}
+
+/// Where the log takes over from the store.
+fn join_of(receipt: &Receipt) -> Value {
+    match &receipt.request.from {
+        From::Scan => Value::Null,
+        From::Time(time) => json!({ "time": time }),
+        From::Oldest | From::Offset(_) => json!({"offsets": receipt.start}),
+    }
+}
+
+/// An end that somebody chose stays where it is.
+fn may_catch_up(to: &To) -> bool {
+    matches!(to, To::Live | To::Now)
+}
+
+/// What a second look found of the keys that differed, in place of what the first did.
+fn merge(comparison: &mut Comparison, again: &Comparison) {
+    (comparison.looks, comparison.until) = (again.looks, again.until);
+    for stage in &mut comparison.stages {
+        match again.stages.iter().find(|found| found.stage == stage.stage) {
+            Some(found) => {
+                stage.left_out += found.left_out;
+                stage.ranges_differing = found.ranges_differing;
+                (stage.missing, stage.extra) = (found.missing.clone(), found.extra.clone());
+                (stage.stale, stage.different) = (found.stale.clone(), found.different.clone());
+            }
+            None => debug_assert_eq!(stage.differences(), 0),
+        }
+    }
+}
+
+pub(super) fn now() -> Timestamp {
+    Timestamp::from_unix_millis(clock::unix_millis())
+}

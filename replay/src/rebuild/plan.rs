@@ -1,0 +1,211 @@
+//! Which stages run, and what they read.
+//!
+//! A rebuild is the pipeline itself with another source: nothing of a stage's work is done anywhere else. What a stage
+//! would do to others is decided here, before anything is made: effects that somebody would see again are refused unless
+//! a person names the stage, and a sink that neither derives a store nor is without effects is refused with the reason.
+
+use std::sync::Arc;
+
+use courant_connectors::log::Topic;
+use courant_connectors::model::topics::messages_persisted;
+use courant_pipeline::config::{StageNode, Topology, did_you_mean};
+use courant_pipeline::derived::Derived;
+use courant_pipeline::spec::{Effect, Level, Mode, Role};
+use courant_pipeline::{Services, StageSpec};
+use courant_stages::sinks::blackhole;
+use courant_stages::sources::{dynamo_scan, kafka_consume, kafka_read};
+use serde_json::{Value, json};
+
+use super::receipt::Named;
+use super::request::{From, Request};
+use super::{Error, Result};
+
+/// A pipeline that can be rebuilt.
+pub(super) struct Plan {
+    pub(super) topology: Topology,
+    pub(super) topics: Vec<Topic>,
+    /// The consumer group of the live one.
+    pub(super) group: String,
+    pub(super) sinks: Vec<DerivedSink>,
+}
+
+/// A sink and its store.
+#[derive(Clone)]
+pub(super) struct DerivedSink {
+    pub(super) stage: Arc<str>,
+    pub(super) store: Arc<dyn Derived>,
+}
+
+/// What is read in place of the pipeline's own source.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum History<'a> {
+    /// The log, from these offsets up to those.
+    Log { start: &'a Named, end: &'a Named },
+    /// The store, and then the log up to these offsets.
+    Scan { join: Value, end: &'a Named },
+    /// The store, as it is.
+    Store,
+}
+
+impl Plan {
+    pub(super) fn of(topologies: &[Topology], services: &Services, request: &Request) -> Result<Self> {
+        let topology = find(topologies, &request.pipeline)?;
+        let (topics, group) = source(topology)?;
+        let built = topology.build(services).map_err(|problems| {
+            let said: Vec<_> = problems.into_iter().map(|problem| problem.message).collect();
+            Error::NotRebuilt { pipeline: request.pipeline.clone(), reason: said.join("; ") }
+        })?;
+        for name in request.suppress.iter().chain(&request.allow) {
+            known_stage(topology, name)?;
+        }
+        let mut planned = topology.clone();
+        let mut sinks = Vec::new();
+        for (index, built) in built.into_iter().enumerate().skip(1) {
+            let node = &mut planned.stages[index];
+            match built.derives {
+                Some(store) => sinks.push(DerivedSink { stage: Arc::clone(&node.name), store }),
+                None => settle_effect(node, request)?,
+            }
+        }
+        cut_off(&mut planned);
+        sinks.retain(|sink| planned.index_of(&sink.stage).is_some());
+        if sinks.is_empty() {
+            let reason = "none of its sinks keeps a store that can be made again; see `courant stages table`";
+            return Err(Error::NotRebuilt { pipeline: request.pipeline.clone(), reason: reason.to_owned() });
+        }
+        Ok(Self { topology: planned, topics, group, sinks })
+    }
+
+    /// Whether the store has everything that the topics tell of.
+    pub(super) fn can_scan(&self) -> bool {
+        matches!(&self.topics[..], [only] if only.as_str() == messages_persisted::NAME)
+    }
+
+    pub(super) fn check(&self, from: &From) -> Result<()> {
+        if *from == From::Scan && !self.can_scan() {
+            let topics: Vec<_> = self.topics.iter().map(Topic::as_str).collect();
+            let reason = format!(
+                "it reads {}, and the store can be scanned for `{}` only; use --from oldest",
+                topics.join(", "),
+                messages_persisted::NAME
+            );
+            return Err(Error::NotRebuilt { pipeline: self.topology.name.to_string(), reason });
+        }
+        Ok(())
+    }
+
+    /// The pipeline's stages behind another source.
+    pub(super) fn reading(&self, history: &History<'_>, request: &Request) -> Topology {
+        let (spec, mut params): (&'static StageSpec, Value) = match history {
+            History::Log { start, end } => {
+                let topics: Vec<_> = self.topics.iter().map(Topic::as_str).collect();
+                let params = json!({"topics": topics, "from": {"offsets": start}, "to": {"offsets": end}});
+                (&kafka_read::SPEC, params)
+            }
+            History::Scan { join, end } => {
+                let segments = request.segments;
+                let params = json!({"segments": segments, "then": {"offsets": end}, "join": join});
+                (&dynamo_scan::SPEC, params)
+            }
+            History::Store => (&dynamo_scan::SPEC, json!({"segments": request.segments})),
+        };
+        if let Some(rate) = request.rate {
+            params["rate"] = json!(rate);
+        }
+        let source = self.topology.source();
+        let node = StageNode { spec, params, outputs: Vec::new(), access: Vec::new(), ..source.clone() };
+        let mut topology = self.topology.clone();
+        topology.stages[0] = node;
+        topology
+    }
+
+    /// The same, with each derived sink replaced by another kind of sink, and no effects at all.
+    pub(super) fn with_sinks(&self, mut topology: Topology, spec: &'static StageSpec) -> Topology {
+        for node in topology.stages.iter_mut().skip(1) {
+            if self.sinks.iter().any(|sink| sink.stage == node.name) {
+                (node.spec, node.params) = (spec, json!({}));
+            } else if node.spec.role == Role::Sink {
+                (node.spec, node.params) = (&blackhole::SPEC, json!({}));
+            }
+        }
+        topology
+    }
+}
+
+fn find<'t>(topologies: &'t [Topology], pipeline: &str) -> Result<&'t Topology> {
+    topologies.iter().find(|topology| *topology.name == *pipeline).ok_or_else(|| {
+        let names: Vec<&str> = topologies.iter().map(|topology| &*topology.name).collect();
+        let help = did_you_mean(pipeline, &names).unwrap_or_else(|| "see `courant graph`".to_owned());
+        Error::UnknownPipeline { pipeline: pipeline.to_owned(), help }
+    })
+}
+
+fn known_stage(topology: &Topology, stage: &str) -> Result<()> {
+    if topology.index_of(stage).is_some_and(|index| index > 0) {
+        return Ok(());
+    }
+    let names: Vec<&str> = topology.stages.iter().skip(1).map(|node| &*node.name).collect();
+    let help = did_you_mean(stage, &names).unwrap_or_default();
+    let (pipeline, stage) = (topology.name.to_string(), stage.to_owned());
+    Err(Error::UnknownStage { pipeline, stage, help })
+}
+
+/// The topics that the live one reads, and its group.
+fn source(topology: &Topology) -> Result<(Vec<Topic>, String)> {
+    let node = topology.source();
+    if node.spec.kind != kafka_consume::SPEC.kind {
+        let pipeline = topology.name.to_string();
+        let reason = format!(
+            "its source is `{}`, and history is what the log and the store hold: it has to read with `{}`",
+            node.spec.kind,
+            kafka_consume::SPEC.kind
+        );
+        return Err(Error::NotRebuilt { pipeline, reason });
+    }
+    let topics = node.params["topics"].as_array().into_iter().flatten();
+    let topics = topics.filter_map(Value::as_str).map(Topic::from).collect();
+    let group = node.params["group"].as_str().unwrap_or(&topology.name);
+    Ok((topics, group.to_owned()))
+}
+
+/// Lets a stage be, puts an end to its records, or refuses.
+fn settle_effect(node: &mut StageNode, request: &Request) -> Result<()> {
+    let named = |names: &[String]| names.iter().any(|name| **name == *node.name);
+    if named(&request.suppress) {
+        (node.spec, node.params, node.outputs) = (&blackhole::SPEC, json!({}), Vec::new());
+        return Ok(());
+    }
+    let writes_truth = node.access.iter().any(|access| {
+        matches!((access.level, access.mode), (Level::Store | Level::Log, Mode::Write | Mode::Fill))
+    });
+    let (pipeline, stage) = (request.pipeline.clone(), node.name.to_string());
+    match node.spec.effect {
+        Effect::ExternalEffect if !named(&request.allow) => Err(Error::Effect { pipeline, stage }),
+        Effect::IdempotentWrite if node.spec.role == Role::Sink || writes_truth => {
+            let kind = node.spec.kind.to_owned();
+            Err(Error::NotDerived { pipeline, stage, kind })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Leaves out what comes behind a stage that was made an end.
+fn cut_off(topology: &mut Topology) {
+    let mut moved_to: Vec<Option<usize>> = vec![None; topology.stages.len()];
+    let mut kept: Vec<StageNode> = Vec::new();
+    for (index, node) in topology.stages.iter().enumerate() {
+        let input = match node.input {
+            None => None,
+            Some(input) => match moved_to[input.stage] {
+                Some(stage) if kept[stage].spec.role != Role::Sink => {
+                    Some(courant_pipeline::config::Input { stage, ..input })
+                }
+                _ => continue,
+            },
+        };
+        moved_to[index] = Some(kept.len());
+        kept.push(StageNode { input, ..node.clone() });
+    }
+    topology.reply_after = None;
+    topology.stages = kept;
+}

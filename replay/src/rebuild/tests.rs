@@ -1,0 +1,7 @@
+//! On the embedded engine, in this process: live pipelines, histories that move, crashes, and damage.
+
+mod bad;
+mod damage;
+mod property;
+mod swapping;
+mod world;

@@ -1,0 +1,92 @@
+//! A comparison finds what is wrong with a store, and nothing else.
+
+use courant_connectors::files::keyed::{KeyedTable, Row};
+use courant_connectors::model::tables::messages::Message;
+
+use super::world::{PIPELINE, World};
+use crate::rebuild::{Comparison, From, Receipt, State, To};
+
+/// Rebuilds, changes something behind its back, and compares again.
+async fn after(change: impl AsyncFnOnce(&World, &[Message], &Receipt)) -> (Comparison, World) {
+    let world = World::new().await;
+    let messages = world.send(60).await;
+    let receipt = world.rebuild(From::Scan, To::Now).await.unwrap();
+    assert_eq!(receipt.state, State::Equal);
+    change(&world, &messages, &receipt).await;
+    let receipt = world.engine(None).resume("p").await.unwrap();
+    assert_eq!(receipt.state, State::Differs);
+    (receipt.comparison.unwrap(), world)
+}
+
+async fn put(world: &World, receipt: &Receipt, stage: &str, key: &str, version: u64) {
+    let table = KeyedTable::open(world.stage_folder(&receipt.generation, stage)).await.unwrap();
+    let row = Row { key: key.to_owned(), version, at: 0, value: "{}".into() };
+    table.put(vec![row]).await.unwrap();
+}
+
+fn counts(comparison: &Comparison, stage: usize) -> [u64; 4] {
+    let found = &comparison.stages[stage];
+    [found.missing.count, found.extra.count, found.stale.count, found.different.count]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_nobody_expects_is_extra() {
+    let (found, world) =
+        after(async |world, _, receipt| put(world, receipt, "all", "chat_x/1", 0).await).await;
+    assert_eq!((counts(&found, 0), counts(&found, 1)), ([0, 1, 0, 0], [0; 4]));
+    assert_eq!((&found.stages[0].extra.examples[..], found.differences()), (&["chat_x/1".to_owned()][..], 1));
+    let live = world.engine(None).approve("p").await.unwrap();
+    assert_eq!(live.state, State::Live, "somebody looked at it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_says_something_else_is_different() {
+    let (found, _) = after(async |world, messages, receipt| {
+        put(world, receipt, "all", &format!("{}/{}", messages[7].chat_id, messages[7].sequence), 0).await;
+        put(world, receipt, "last", messages[7].chat_id.as_str(), 1_000_000).await;
+    })
+    .await;
+    assert_eq!((counts(&found, 0), counts(&found, 1)), ([0, 0, 0, 1], [0, 0, 0, 1]));
+}
+
+/// Stored, and never published: the rebuilt store lacks it, or has the one before.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_the_log_never_told_of_is_missing_or_stale() {
+    let (found, _) = after(async |world, _, _| {
+        world.store(&[world.message_of(3, "never published", 1_000_000)]).await;
+        world.store(&[world.message_of(99, "in a chat of its own", 1_000_000)]).await;
+    })
+    .await;
+    assert_eq!((counts(&found, 0), counts(&found, 1)), ([2, 0, 0, 0], [1, 0, 1, 0]));
+}
+
+/// What came after the fence is looked at again once the store has caught up, and is no difference.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deployment_that_goes_on_is_no_difference() {
+    let world = World::with(&PIPELINE.replace(", at = '.created_at'", "")).await;
+    world.send(60).await;
+    let receipt = world.rebuild(From::Oldest, To::Now).await.unwrap();
+    assert_eq!(receipt.comparison.as_ref().unwrap().looks, 1);
+    world.send(20).await;
+    let receipt = world.engine(None).resume("p").await.unwrap();
+    let comparison = receipt.comparison.unwrap();
+    assert_eq!((receipt.state, comparison.looks), (State::Equal, 2), "{:?}", comparison.stages);
+}
+
+/// A poison record is kept aside by the rebuild, not told to the live queue, and said.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poison_record_is_counted_and_said() {
+    let world = World::new().await;
+    world.send(10).await;
+    let poison = [world.message(1, "poison")];
+    world.store(&poison).await;
+    world.publish(&poison).await;
+    world.send(10).await;
+    for from in [From::Oldest, From::Scan] {
+        let receipt = world.rebuild(from, To::Now).await.unwrap();
+        assert_eq!((receipt.state, receipt.records.dead_lettered), (State::Equal, 1));
+        assert_eq!(receipt.comparison.unwrap().dead_lettered, 1);
+    }
+    let live = world.host.services.get::<courant_stages::host::DeadLetterStore>().unwrap();
+    assert!(live.journal().list(None, 9).await.unwrap().is_empty());
+}

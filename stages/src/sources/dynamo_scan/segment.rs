@@ -1,0 +1,181 @@
+//! One part of the table, a page at a time: first again what was under way, then on.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+
+use courant_connectors::capability::RestrictedStore;
+use courant_connectors::model::tables::messages::{self, Message};
+use courant_connectors::model::topics::MessagePersisted;
+use courant_connectors::store::{
+    Consistency, Item, Key, PageToken, ReadStore as _, Scan, ScanStore as _, Segment as Part,
+};
+use courant_pipeline::stage::{Partition, Positions};
+use courant_pipeline::{Record, StageError};
+
+use super::join::Join;
+use super::journal::{Journal, Keys, Name, Row, Rows};
+use crate::backends::store_error;
+
+/// Records of a segment, each with the place behind it.
+pub(super) struct Page {
+    pub(super) partition: Partition,
+    pub(super) records: VecDeque<(u64, Record)>,
+}
+
+pub(super) struct Segment {
+    part: Part,
+    partition: Partition,
+    store: RestrictedStore,
+    journal: Journal,
+    join: Option<Arc<Join>>,
+    /// Records that were settled in an earlier run.
+    settled: u64,
+    place: Place,
+}
+
+/// Where a segment is read.
+enum Place {
+    /// In what was noted before, with the row that could not be read.
+    Noted {
+        rows: Box<Rows>,
+        row: Option<Row>,
+    },
+    Table,
+}
+
+/// Where the table is read on.
+#[derive(Default)]
+pub(super) struct Behind {
+    records: u64,
+    next: Next,
+}
+
+#[derive(Default)]
+enum Next {
+    #[default]
+    First,
+    After(Name),
+    Nothing,
+}
+
+impl From<Option<Name>> for Next {
+    fn from(after: Option<Name>) -> Self {
+        after.map_or(Self::Nothing, Self::After)
+    }
+}
+
+impl Segment {
+    pub(super) async fn open(
+        folder: &Path,
+        part: Part,
+        store: RestrictedStore,
+        join: Option<Arc<Join>>,
+        resume: &Positions,
+    ) -> Result<(Self, Behind), StageError> {
+        let partition = Partition::from(format!("{}#{}", messages::SCHEMA.name, part.index).as_str());
+        let journal = Journal::open(folder, part.index).await?;
+        let settled = resume.get(&partition).copied().unwrap_or(0);
+        let place = Place::Noted { rows: Box::new(journal.rows().await?), row: None };
+        Ok((Self { part, partition, store, journal, join, settled, place }, Behind::default()))
+    }
+
+    pub(super) fn into_journal(self) -> Journal {
+        self.journal
+    }
+
+    /// The next page, which may be empty; none at the end.
+    pub(super) async fn next(&mut self, behind: &mut Behind) -> Result<Option<Page>, StageError> {
+        while let Place::Noted { rows, row } = &mut self.place {
+            if row.is_none() {
+                *row = rows.next().await?;
+            }
+            let Some(noted) = row.take() else {
+                self.place = Place::Table;
+                break;
+            };
+            behind.records = noted.first + noted.keys.len();
+            behind.next = noted.after.clone().into();
+            if behind.records <= self.settled {
+                continue;
+            }
+            let page = self.again(&noted).await;
+            if let (Err(_), Place::Noted { row, .. }) = (&page, &mut self.place) {
+                *row = Some(noted); // it is read again
+            }
+            return page.map(Some);
+        }
+        match behind.next {
+            Next::Nothing => Ok(None),
+            Next::First | Next::After(_) => self.on(behind).await.map(Some),
+        }
+    }
+
+    /// A page that was noted, as far as it was not settled.
+    async fn again(&self, row: &Row) -> Result<Page, StageError> {
+        let numbered = (row.first + 1..).zip(row.keys.iter());
+        let open: Vec<(u64, Name)> = numbered.filter(|(place, _)| *place > self.settled).collect();
+        let lookup =
+            |(_, (chat, sequence)): &(u64, Name)| messages::lookup(chat, *sequence, Consistency::Strong);
+        let gets = open.iter().map(lookup).collect();
+        let items = self.store.batch_get(gets).await.map_err(|error| store_error(DOING, error))?;
+        let found = open.iter().zip(items).filter_map(|((place, _), item)| Some((*place, item?)));
+        let records = found.map(|(place, item)| Ok((place, record(message(&item)?))));
+        Ok(Page { partition: self.partition.clone(), records: records.collect::<Result<_, StageError>>()? })
+    }
+
+    async fn on(&self, behind: &mut Behind) -> Result<Page, StageError> {
+        let start_after = match &behind.next {
+            Next::After((chat, sequence)) => {
+                Some(PageToken(Key::new("chat_id", chat).and("sequence", *sequence).into_item()))
+            }
+            Next::First | Next::Nothing => None,
+        };
+        let page = self.store.scan(Scan {
+            table: messages::SCHEMA.name.clone(),
+            segment: self.part,
+            limit: None,
+            start_after,
+            consistency: Consistency::Strong,
+        });
+        let page = page.await.map_err(|error| store_error(DOING, error))?;
+        let after = page.next.map(|PageToken(item)| key_of(&item)).transpose()?;
+        let mut row = Row { first: behind.records, keys: Keys::default(), both: Keys::default(), after };
+        let mut records = VecDeque::with_capacity(page.items.len());
+        for item in &page.items {
+            let message = message(item)?;
+            let (join, created_at) = (self.join.as_deref(), message.created_at);
+            if join.is_some_and(|join| !join.scan_gives(created_at)) {
+                continue; // the log has it
+            }
+            row.keys.push(&message.chat_id, message.sequence);
+            if join.is_some_and(|join| join.both_may_have(created_at)) {
+                row.both.push(&message.chat_id, message.sequence);
+            }
+            records.push_back((row.first + row.keys.len(), record(message)));
+        }
+        self.journal.append(&row).await?;
+        behind.records = row.first + row.keys.len();
+        behind.next = row.after.into();
+        Ok(Page { partition: self.partition.clone(), records })
+    }
+}
+
+const DOING: &str = "scan the store";
+
+fn message(item: &Item) -> Result<Message, StageError> {
+    Message::from_item(item).map_err(|error| store_error(DOING, error))
+}
+
+/// The event of a message, as the log has it.
+fn record(message: Message) -> Record {
+    let chat: Box<str> = message.chat_id.as_str().into();
+    Record::new(MessagePersisted::of(message).encode().payload).with_key(chat)
+}
+
+fn key_of(item: &Item) -> Result<Name, StageError> {
+    match (item.text("chat_id"), item.u64("sequence")) {
+        (Some(chat), Some(sequence)) => Ok((chat.into(), sequence)),
+        _ => Err(StageError::fatal(DOING, "the store gave a page without an end")),
+    }
+}
