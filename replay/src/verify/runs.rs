@@ -7,14 +7,14 @@
 use smallvec::SmallVec;
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Runs {
+pub(crate) struct Runs {
     /// First and last of each run; ascending, apart from one another by at least one.
     runs: SmallVec<[(u64, u64); 1]>,
 }
 
 impl Runs {
     /// Whether it was not in there before.
-    pub(super) fn insert(&mut self, sequence: u64) -> bool {
+    pub(crate) fn insert(&mut self, sequence: u64) -> bool {
         let after = self.first_beyond(sequence);
         if after > 0 && self.runs[after - 1].1 >= sequence {
             return false;
@@ -34,7 +34,7 @@ impl Runs {
     }
 
     /// Whether it was in there.
-    pub(super) fn remove(&mut self, sequence: u64) -> bool {
+    pub(crate) fn remove(&mut self, sequence: u64) -> bool {
         let after = self.first_beyond(sequence);
         if after == 0 || self.runs[after - 1].1 < sequence {
             return false;
@@ -52,21 +52,25 @@ impl Runs {
         true
     }
 
-    pub(super) fn contains(&self, sequence: u64) -> bool {
+    pub(crate) fn contains(&self, sequence: u64) -> bool {
         let after = self.first_beyond(sequence);
         after > 0 && self.runs[after - 1].1 >= sequence
     }
 
-    pub(super) fn highest(&self) -> Option<u64> {
+    pub(crate) fn highest(&self) -> Option<u64> {
         self.runs.last().map(|(_, last)| *last)
     }
 
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.runs.iter().map(|(first, last)| last - first + 1).sum()
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
+        self.runs.iter().flat_map(|(first, last)| *first..=*last)
+    }
+
     /// Sequences from 1 up to the highest that are not in there.
-    pub(super) fn gaps(&self) -> u64 {
+    pub(crate) fn gaps(&self) -> u64 {
         let zero = u64::from(self.contains(0));
         self.highest().map_or(0, |highest| highest - (self.len() - zero))
     }
@@ -104,6 +108,7 @@ mod tests {
             for sequence in 0..41 {
                 prop_assert_eq!(runs.contains(sequence), set.contains(&sequence));
             }
+            prop_assert!(runs.iter().eq(set.iter().copied()));
             prop_assert_eq!(runs.len(), set.len() as u64);
             prop_assert_eq!(runs.highest(), set.last().copied());
             let highest = set.last().copied().unwrap_or(0);
