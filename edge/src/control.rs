@@ -37,9 +37,9 @@ pub trait Control: Send + Sync {
     /// Runs dead letters again from the stage that gave up on them.
     async fn redrive(&self, request: Redrive) -> Result<RedriveReport, String>;
 
-    /// Checks what store and log hold. The options, the lines of progress and the report at the end are between the
-    /// command and the process. Ends early when the receiver is dropped.
-    fn verify(&self, _options: serde_json::Value) -> Result<mpsc::Receiver<VerifyLine>, String> {
+    /// Work on store and log, such as verifying them. What it is, the lines of progress and the report at the end are
+    /// between the command and the process. Ends early, in good order, when the receiver is dropped.
+    fn job(&self, _job: serde_json::Value) -> Result<mpsc::Receiver<JobLine>, String> {
         Err("this process has neither store nor log open".to_owned())
     }
 
@@ -47,8 +47,8 @@ pub trait Control: Send + Sync {
     fn stop(&self);
 }
 
-/// How far a verification is, what came of it, or why nothing did.
-pub type VerifyLine = Result<serde_json::Value, String>;
+/// How far a job is, what came of it, or why nothing did.
+pub type JobLine = Result<serde_json::Value, String>;
 
 /// Something the pipelines depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

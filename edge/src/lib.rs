@@ -26,7 +26,7 @@ pub mod ws;
 pub use api::{Api, Backing};
 pub use config::EdgeConfig;
 pub use control::{
-    Component, ComponentStatus, Control, Redrive, RedriveReport, Running, RunningPipeline, VerifyLine,
+    Component, ComponentStatus, Control, JobLine, Redrive, RedriveReport, Running, RunningPipeline,
 };
 
 /// Everything that clients ask for: REST and sockets.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use courant_connectors::connections::Connected;
-use courant_edge::{Component, Control, Redrive, RedriveReport, Running, RunningPipeline, VerifyLine};
+use courant_edge::{Component, Control, JobLine, Redrive, RedriveReport, Running, RunningPipeline};
 use courant_pipeline::config::{Diagnostic, Diagnostics, Loaded, Severity, Style, Topology};
 use courant_pipeline::health::PipelineHealth;
 use courant_pipeline::metrics::RELOADS;
@@ -18,8 +18,8 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::components::Components;
+use super::jobs::Jobs;
 use super::redrive::Redrives;
-use super::verify::Verifications;
 use crate::settings;
 
 pub(super) struct App {
@@ -29,7 +29,7 @@ pub(super) struct App {
     metrics: PrometheusHandle,
     stop: CancellationToken,
     redrives: Redrives,
-    verifications: Verifications,
+    jobs: Jobs,
     components: Components,
     /// Held from reading the file until it is applied, so that the last one read is the last one applied.
     reloading: Mutex<()>,
@@ -54,7 +54,7 @@ impl App {
         let stop = CancellationToken::new();
         let reloading = Mutex::default();
         let (files_read, sections) = (AtomicU64::new(loaded.fingerprint), fixed_sections(loaded));
-        let (redrives, verifications) = (Redrives::default(), Verifications::default());
+        let (redrives, jobs) = (Redrives::default(), Jobs::default());
         Self {
             file,
             only,
@@ -62,7 +62,7 @@ impl App {
             metrics,
             stop,
             redrives,
-            verifications,
+            jobs,
             components,
             reloading,
             files_read,
@@ -200,10 +200,10 @@ impl Control for App {
         self.redrives.run(&topologies, host, &request, &self.stop).await
     }
 
-    fn verify(&self, options: serde_json::Value) -> Result<mpsc::Receiver<VerifyLine>, String> {
+    fn job(&self, job: serde_json::Value) -> Result<mpsc::Receiver<JobLine>, String> {
         let connected = self.runtime.host().services.get::<Connected>();
         let connected = connected.ok_or("the running process uses neither store nor log; stop it first")?;
-        self.verifications.start(&connected, options, &self.stop)
+        self.jobs.start(&connected, job, &self.stop)
     }
 
     fn stop(&self) {

@@ -4,10 +4,10 @@ mod components;
 mod control;
 mod data_folder;
 mod host;
+mod jobs;
 mod logging;
 mod redrive;
 mod servers;
-mod verify;
 mod watch;
 
 use std::path::PathBuf;
@@ -21,8 +21,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 pub use host::{open_host, start_metrics};
+pub use jobs::{Job, JobUpdate, job_here};
 pub use redrive::redrive_here;
-pub use verify::{VerifyUpdate, verify_here};
 
 use crate::args;
 use crate::settings::{LoggingConfig, RuntimeConfig};

@@ -79,10 +79,10 @@ impl AdminClient {
         self.ask(&Request::Redrive(request)).await
     }
 
-    /// Starts to check what store and log hold; dropping the result ends it.
-    pub async fn verify(&self, options: serde_json::Value) -> Result<Verifying, ClientError> {
-        let lines = self.send(&Request::Verify(options)).await?;
-        Ok(Verifying { lines, path: self.path.clone() })
+    /// Starts work on store and log; dropping the result ends it.
+    pub async fn job(&self, job: serde_json::Value) -> Result<Working, ClientError> {
+        let lines = self.send(&Request::Job(job)).await?;
+        Ok(Working { lines, path: self.path.clone() })
     }
 
     /// Returns once the process has agreed, before it has ended.
@@ -141,14 +141,14 @@ impl Tapped {
     }
 }
 
-/// Progress of a verification, and its report at the end.
+/// Progress of a job, and its report at the end.
 #[derive(Debug)]
-pub struct Verifying {
+pub struct Working {
     lines: BufReader<UnixStream>,
     path: PathBuf,
 }
 
-impl Verifying {
+impl Working {
     /// The next line; none after the report.
     pub async fn next(&mut self) -> Result<Option<serde_json::Value>, ClientError> {
         read_answer(&mut self.lines, &self.path).await

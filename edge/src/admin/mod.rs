@@ -14,7 +14,7 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use client::{AdminClient, ClientError, Tapped, Verifying};
+pub use client::{AdminClient, ClientError, Tapped, Working};
 pub use protocol::{Request, Response};
 pub use server::AdminServer;
 pub use socket::SocketError;

@@ -28,8 +28,8 @@ pub enum Request {
     },
     /// Runs dead letters again.
     Redrive(Redrive),
-    /// Checks what store and log hold, as these options say: lines of progress, and a report at the end.
-    Verify(serde_json::Value),
+    /// Work on store and log, as the command describes it: lines of progress, and a report at the end.
+    Job(serde_json::Value),
     /// Drains and ends the process; answered before it does.
     Stop,
 }

@@ -137,7 +137,7 @@ impl Connection {
                 let limit = limit.unwrap_or(u64::MAX);
                 self.tap(&pipeline, &stage, limit, reader, writer).await
             }
-            Request::Verify(options) => self.verify(options, reader, writer).await,
+            Request::Job(job) => self.job(job, reader, writer).await,
             Request::Stop => {
                 // Answered first: what comes after may close this connection.
                 let written = write(&mut writer, &Response::Ok(())).await;
@@ -178,13 +178,13 @@ impl Connection {
 }
 
 impl Connection {
-    async fn verify(
+    async fn job(
         &self,
-        options: serde_json::Value,
+        job: serde_json::Value,
         mut reader: BufReader<OwnedReadHalf>,
         mut writer: OwnedWriteHalf,
     ) -> io::Result<()> {
-        let mut lines = match self.control.verify(options) {
+        let mut lines = match self.control.job(job) {
             Ok(lines) => lines,
             Err(message) => return write(&mut writer, &Response::<()>::Error(message)).await,
         };
@@ -192,7 +192,7 @@ impl Connection {
         loop {
             let line = tokio::select! {
                 line = lines.recv() => line,
-                // The client has no more to say: it hung up, and the verification ends.
+                // The client has no more to say: it hung up, and the job ends.
                 _ = reader.read(&mut ignored) => return Ok(()),
                 () = self.stop.cancelled() => Some(Err("the process is being stopped".to_owned())),
             };
