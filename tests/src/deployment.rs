@@ -1,9 +1,13 @@
-//! The product as several processes on DynamoDB, Kafka and Redis: two gateways, one that ingests, two that fan out.
+//! The product as several processes on DynamoDB, Kafka and Redis: two gateways, one that ingests, two that fan out. And
+//! what a process on the embedded engine has left in its folder.
 
 use courant_conformance::servers::redis::RedisServer;
 use courant_conformance::servers::{Dynoxide, FaultyProxy, Tansu};
+use courant_connectors::connections::{
+    Connected, Connections, EmbeddedConnection, LogConnection, StoreConnection,
+};
 
-use crate::chat::shipped_pipelines;
+use crate::chat::shipped_pipelines_on;
 use crate::{Courant, Home};
 
 /// The servers, and every process of the product on them.
@@ -17,6 +21,10 @@ pub struct Deployment {
     homes: Vec<Home>,
     _servers: (Dynoxide, Tansu),
 }
+
+/// Credentials for a store that anybody may use.
+pub const ANYBODY: [(&str, &str); 2] =
+    [("AWS_ACCESS_KEY_ID", "anybody"), ("AWS_SECRET_ACCESS_KEY", "nothing")];
 
 const SECRET: &str = "a secret that is long enough for everybody here";
 
@@ -33,12 +41,7 @@ impl Deployment {
             tansu.config().brokers,
             redis.url(),
         );
-        let pipelines = {
-            let shipped = shipped_pipelines();
-            let from = shipped.find("[connections.store]").expect("the shipped file says where the data is");
-            let to = shipped.find("[edge]").expect("the shipped file has an edge");
-            format!("{}{connections}{}", &shipped[..from], &shipped[to..])
-        };
+        let pipelines = shipped_pipelines_on(&connections);
         let keys = "signing_keys = [{ id = 'k1', secret_env = 'SIGNING_KEY' }]\n";
         let pipelines = pipelines.replace("[auth]\n", &format!("[auth]\n{keys}"));
         let port = free_port();
@@ -47,11 +50,7 @@ impl Deployment {
             let home = home();
             home.replace_config(&config);
             let mut command = home.command(&[&["run"], arguments].concat());
-            command
-                .env("AWS_ACCESS_KEY_ID", "anybody")
-                .env("AWS_SECRET_ACCESS_KEY", "nothing")
-                .env("SIGNING_KEY", SECRET)
-                .env("RELAY_SECRET", SECRET);
+            command.envs(ANYBODY).env("SIGNING_KEY", SECRET).env("RELAY_SECRET", SECRET);
             homes.push(home);
             Courant::spawn(command)
         };
@@ -77,11 +76,25 @@ impl Deployment {
     }
 }
 
+/// Does something to what the embedded engine of a home holds, while no process has it open.
+pub async fn at_rest<T>(home: &Home, act: impl AsyncFnOnce(&Connected) -> T) -> T {
+    let embedded = EmbeddedConnection { path: home.path("data") };
+    let connections = Connections {
+        store: StoreConnection::Embedded(embedded.clone()),
+        log: LogConnection::Embedded(embedded),
+        ..Connections::default()
+    };
+    let connected = connections.open().await.expect("nobody has the folder open");
+    let done = act(&connected).await;
+    connected.close().await;
+    done
+}
+
 fn make_tables_and_topics(home: &Home, pipelines: &str) {
     home.replace_config(pipelines);
     for what in ["tables", "topics"] {
         let mut command = home.command(&[what, "create"]);
-        command.env("AWS_ACCESS_KEY_ID", "anybody").env("AWS_SECRET_ACCESS_KEY", "nothing");
+        command.envs(ANYBODY);
         home.finish(command).ok();
     }
 }

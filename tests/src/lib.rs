@@ -10,6 +10,7 @@ mod home;
 mod http;
 pub mod lines;
 mod process;
+pub mod runbook;
 
 use std::path::PathBuf;
 use std::sync::LazyLock;

@@ -22,7 +22,7 @@ const GUARD: &str = r#""$@" & broker=$!; read -r _; kill -9 "$broker"; wait "$br
 pub struct Tansu {
     guard: Child,
     address: SocketAddr,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Tansu {
@@ -35,22 +35,21 @@ impl Tansu {
         assert!(binary.exists(), "there is no {}; tests/run installs it", binary.display());
         let folder = tempfile::tempdir().expect("a folder for tansu");
         let address = free_address();
-        let url = format!("tcp://{address}");
-        let log = std::fs::File::create(folder.path().join("log")).expect("a file for tansu's log");
-        let guard = Command::new("sh")
-            .args(["-c", GUARD, "tansu-guard"])
-            .arg(&binary)
-            .args(["broker", "--silent", "--storage-engine", "sqlite://tansu.db"])
-            .args(["--listener-url", &url, "--advertised-listener-url", &url])
-            .current_dir(folder.path())
-            .stdin(Stdio::piped())
-            .stdout(log.try_clone().expect("a file can be shared"))
-            .stderr(log)
-            .spawn()
-            .expect("a shell starts tansu");
-        let tansu = Self { guard, address, _folder: folder };
+        let tansu = Self { guard: spawn(&folder, address), address, folder };
         until("tansu listens", LIMIT, || TcpStream::connect(address).ok());
         tansu
+    }
+
+    /// Ends it without warning. What it has acknowledged is on disk.
+    pub fn kill(&mut self) {
+        drop(self.guard.stdin.take());
+        let _ = self.guard.wait();
+    }
+
+    /// Starts it again after [`Tansu::kill`], at the same address and with what it had.
+    pub fn start_again(&mut self) {
+        self.guard = spawn(&self.folder, self.address);
+        until("tansu listens again", LIMIT, || TcpStream::connect(self.address).ok());
     }
 
     pub fn config(&self) -> KafkaConfig {
@@ -60,9 +59,24 @@ impl Tansu {
 
 impl Drop for Tansu {
     fn drop(&mut self) {
-        drop(self.guard.stdin.take());
-        let _ = self.guard.wait();
+        self.kill();
     }
+}
+
+fn spawn(folder: &TempDir, address: SocketAddr) -> Child {
+    let url = format!("tcp://{address}");
+    let log = std::fs::File::create(folder.path().join("log")).expect("a file for tansu's log");
+    Command::new("sh")
+        .args(["-c", GUARD, "tansu-guard"])
+        .arg(binary())
+        .args(["broker", "--silent", "--storage-engine", "sqlite://tansu.db"])
+        .args(["--listener-url", &url, "--advertised-listener-url", &url])
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone().expect("a file can be shared"))
+        .stderr(log)
+        .spawn()
+        .expect("a shell starts tansu")
 }
 
 #[async_trait]
