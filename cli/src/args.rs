@@ -1,5 +1,6 @@
 //! The command line as it is written; `--help` is made from the comments here.
 
+mod recovery;
 mod replay;
 mod servers;
 mod verify;
@@ -11,6 +12,7 @@ use clap_complete::Shell;
 use courant_pipeline::units::{Size, Span};
 use courant_replay::positions::To;
 
+pub use recovery::{CheckCounters, Counters, Moment, Reconcile, RecoverCounters};
 pub use replay::{Replay, Table};
 pub use servers::{Iam, IamFormat, Tables, Topics, WantedTables, WantedTopics};
 pub use verify::{ListFormat, Verify};
@@ -25,7 +27,8 @@ Exit codes:
   3  the configuration is wrong, or `drift` found a difference
   4  a test of `courant test` failed
   5  no running process answered
-  6  `verify` found something that must not be, or `replay` that a store is not what it should be
+  6  `verify`, `reconcile` or `counters` found something that must not be, and it is still so, or `replay` that a
+     store is not what it should be
 
 Files:
   pipelines.toml   what runs; `courant check` says what is wrong with it, `courant stages` what it can name
@@ -117,6 +120,24 @@ pub enum Command {
     Replay(Replay),
     /// Look something up in a table that a pipeline keeps.
     Table(Table),
+    /// Find messages without events and events without messages, and publish what is missing.
+    ///
+    /// The store decides. It reads the log and the messages, as `verify` does beside a deployment at work, and tells where
+    /// they disagree; nothing is written unless you ask for it. `--publish` appends the events that are missing, with the
+    /// ids they would have had, so consumers that know events by chat and sequence see each once. An event without a
+    /// message stays in the log: find out where it came from, and rebuild what was made from it. Messages under way, and
+    /// those older than the log keeps events, are not missed. `--sweep-chats` removes what is left of large groups whose
+    /// making died. Ctrl-C at any moment is safe: run it again for the rest.
+    ///
+    /// docs/runbooks/reconcile.md tells when to use it. Ends with 6 while store and log disagree.
+    Reconcile(Reconcile),
+    /// Check the sequence counters of chats, and recover those that are missing or behind.
+    ///
+    /// A chat without its counter refuses messages with COUNTER_MISSING until a person recovers it: `check` finds such
+    /// chats, `recover` sets their counters to the highest sequence that was used. docs/runbooks/counter-loss.md tells
+    /// how to be sure.
+    #[command(subcommand)]
+    Counters(Counters),
     /// Make the running process read its file again, as SIGHUP does.
     Reload,
     /// Drain the running process and end it, as SIGTERM does.

@@ -37,9 +37,9 @@ pub trait Control: Send + Sync {
     /// Runs dead letters again from the stage that gave up on them.
     async fn redrive(&self, request: Redrive) -> Result<RedriveReport, String>;
 
-    /// Checks what store and log hold. The options, the lines of progress and the report at the end are between the
-    /// command and the process. Ends early when the receiver is dropped.
-    fn verify(&self, _options: serde_json::Value) -> Result<mpsc::Receiver<WorkLine>, String> {
+    /// Work on store and log, such as verifying them. What it is, the lines of progress and the report at the end are
+    /// between the command and the process. Ends early, in good order, when the receiver is dropped.
+    fn job(&self, _job: serde_json::Value) -> Result<mpsc::Receiver<WorkLine>, String> {
         Err("this process has neither store nor log open".to_owned())
     }
 

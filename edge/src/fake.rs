@@ -20,8 +20,8 @@ pub(crate) struct FakeControl {
     pub(crate) redriven: Mutex<Vec<Redrive>>,
     /// Sends what a tap shows.
     pub(crate) taps: Mutex<Vec<mpsc::Sender<TapRecord>>>,
-    /// Sends what a verification says.
-    pub(crate) verifications: Mutex<Vec<mpsc::Sender<WorkLine>>>,
+    /// Sends what a job says.
+    pub(crate) jobs: Mutex<Vec<mpsc::Sender<WorkLine>>>,
     pub(crate) tapped: tokio::sync::Notify,
     pub(crate) stopped: CancellationToken,
 }
@@ -57,10 +57,10 @@ impl FakeControl {
 }
 
 impl FakeControl {
-    /// The sending side of the only verification, once somebody has asked for it.
-    pub(crate) async fn verify_sender(&self) -> mpsc::Sender<WorkLine> {
+    /// The sending side of the only job, once somebody has asked for it.
+    pub(crate) async fn job_sender(&self) -> mpsc::Sender<WorkLine> {
         self.tapped.notified().await;
-        self.verifications.lock().unwrap().pop().expect("a verification was just asked for")
+        self.jobs.lock().unwrap().pop().expect("a job was just asked for")
     }
 }
 
@@ -104,12 +104,12 @@ impl Control for FakeControl {
         Ok(RedriveReport { redriven: 1, dispositions: Tally { delivered: 1, ..Tally::default() } })
     }
 
-    fn verify(&self, options: serde_json::Value) -> Result<mpsc::Receiver<WorkLine>, String> {
-        if options["only"] == "nonsense" {
+    fn job(&self, job: serde_json::Value) -> Result<mpsc::Receiver<WorkLine>, String> {
+        if job["verify"]["only"] == "nonsense" {
             return Err("there is no check 'nonsense'".to_owned());
         }
         let (to, from) = mpsc::channel(8); // full: the test waits
-        self.verifications.lock().unwrap().push(to);
+        self.jobs.lock().unwrap().push(to);
         self.tapped.notify_one();
         Ok(from)
     }

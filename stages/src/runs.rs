@@ -69,6 +69,10 @@ impl Runs {
         self.runs.iter().map(|(first, last)| last - first + 1).sum()
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
+        self.runs.iter().flat_map(|(first, last)| *first..=*last)
+    }
+
     /// Sequences from 1 up to the highest that are not in there.
     pub fn gaps(&self) -> u64 {
         let zero = u64::from(self.contains(0));
@@ -108,6 +112,7 @@ mod tests {
             for sequence in 0..41 {
                 prop_assert_eq!(runs.contains(sequence), set.contains(&sequence));
             }
+            prop_assert!(runs.iter().eq(set.iter().copied()));
             prop_assert_eq!(runs.len(), set.len() as u64);
             prop_assert_eq!(runs.highest(), set.last().copied());
             let highest = set.last().copied().unwrap_or(0);

@@ -20,6 +20,14 @@ pub fn shipped_pipelines() -> String {
     format!("{on_any_port}\n[edge.limits]\nenabled = false\n\n[runtime]\nwatch = '0s'\n")
 }
 
+/// The shipped pipelines with other tables `[connections.…]`.
+pub fn shipped_pipelines_on(connections: &str) -> String {
+    let shipped = shipped_pipelines();
+    let from = shipped.find("[connections.store]").expect("the shipped file says where the data is");
+    let to = shipped.find("[edge]").expect("the shipped file has an edge");
+    format!("{}{connections}\n{}", &shipped[..from], &shipped[to..])
+}
+
 impl Home {
     /// Writes the shipped pipelines.
     #[must_use]

@@ -8,10 +8,13 @@ use std::collections::BTreeMap;
 use courant_client::SignedIn;
 use courant_conformance::servers::redis::RedisServer;
 use courant_conformance::servers::{self, Dynoxide, FaultyProxy, KafkaProxy, Tansu, free_address, free_port};
+use courant_connectors::connections::{
+    Connected, Connections, EmbeddedConnection, LogConnection, StoreConnection,
+};
 use courant_connectors::dynamodb::{DynamoDb, DynamoDbConfig};
 use serde_json::Value;
 
-use crate::chat::shipped_pipelines;
+use crate::chat::shipped_pipelines_on;
 use crate::{Courant, Ended, Home, LIMIT, Signal};
 
 /// The servers, and every process of the product on them.
@@ -27,6 +30,10 @@ pub struct Deployment {
     pub kafka: Tansu,
     dynoxide: Dynoxide,
 }
+
+/// Credentials for a store that anybody may use.
+pub const ANYBODY: [(&str, &str); 2] =
+    [("AWS_ACCESS_KEY_ID", "anybody"), ("AWS_SECRET_ACCESS_KEY", "nothing")];
 
 const SECRET: &str = "a secret that is long enough for everybody here";
 
@@ -155,11 +162,7 @@ impl Node {
 
     fn command(&self, arguments: &[&str]) -> std::process::Command {
         let mut command = self.home.command(arguments);
-        command
-            .env("AWS_ACCESS_KEY_ID", "anybody")
-            .env("AWS_SECRET_ACCESS_KEY", "nothing")
-            .env("SIGNING_KEY", SECRET)
-            .env("RELAY_SECRET", SECRET);
+        command.envs(ANYBODY).env("SIGNING_KEY", SECRET).env("RELAY_SECRET", SECRET);
         command
     }
 
@@ -168,6 +171,20 @@ impl Node {
             self.run(&[what, "create"]).ok();
         }
     }
+}
+
+/// Does something to what the embedded engine of a home holds, while no process has it open.
+pub async fn at_rest<T>(home: &Home, act: impl AsyncFnOnce(&Connected) -> T) -> T {
+    let embedded = EmbeddedConnection { path: home.path("data") };
+    let connections = Connections {
+        store: StoreConnection::Embedded(embedded.clone()),
+        log: LogConnection::Embedded(embedded),
+        ..Connections::default()
+    };
+    let connected = connections.open().await.expect("nobody has the folder open");
+    let done = act(&connected).await;
+    connected.close().await;
+    done
 }
 
 /// The shipped pipelines with these servers in place of the embedded engine.
@@ -180,9 +197,6 @@ fn on_servers(store: &FaultyProxy, kafka: &Tansu, redis: &RedisServer) -> String
         kafka.config().brokers,
         redis.url(),
     );
-    let shipped = shipped_pipelines();
-    let from = shipped.find("[connections.store]").expect("the shipped file says where the data is");
-    let to = shipped.find("[edge]").expect("the shipped file has an edge");
     let keys = "[auth]\nsigning_keys = [{ id = 'k1', secret_env = 'SIGNING_KEY' }]\n";
-    format!("{}{connections}{}", &shipped[..from], &shipped[to..]).replace("[auth]\n", keys)
+    shipped_pipelines_on(&connections).replace("[auth]\n", keys)
 }

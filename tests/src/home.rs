@@ -50,6 +50,11 @@ impl Home {
         Self { folder, binary }
     }
 
+    /// The command's file.
+    pub fn binary(&self) -> &'static str {
+        self.binary
+    }
+
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.folder.path().join(name)
     }

@@ -12,6 +12,7 @@ pub mod lines;
 pub mod load;
 mod process;
 pub mod raw;
+pub mod runbook;
 
 use std::path::PathBuf;
 use std::sync::LazyLock;

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use courant_conformance::deployment::{Seeded, seed};
-use courant_connectors::connections::{Connections, EmbeddedConnection, LogConnection, StoreConnection};
 use courant_connectors::store::{Durability, Key, Returning, Write};
+use courant_tests::deployment::at_rest;
 use courant_tests::{Home, home, repository};
 use serde_json::Value;
 
@@ -20,19 +20,14 @@ stage = [{ kind = "unpublished", params = { after = "1h" } }, { kind = "blackhol
 
 /// Messages in the home's folder, the last of them without its event; `delete` takes an item away.
 async fn prepare(home: &Home, unpublished: u32, delete: impl FnOnce(&Seeded) -> Option<Write>) -> Seeded {
-    let embedded = EmbeddedConnection { path: home.path("data") };
-    let connections = Connections {
-        store: StoreConnection::Embedded(embedded.clone()),
-        log: LogConnection::Embedded(embedded),
-        ..Connections::default()
-    };
-    let connected = connections.open().await.unwrap();
-    let seeded = seed(&*connected.store, &*connected.log, 20, unpublished).await;
-    if let Some(write) = delete(&seeded) {
-        connected.store.write(write, Returning::Nothing, Durability::Synced).await.unwrap();
-    }
-    connected.close().await;
-    seeded
+    at_rest(home, async |connected| {
+        let seeded = seed(&*connected.store, &*connected.log, 20, unpublished).await;
+        if let Some(write) = delete(&seeded) {
+            connected.store.write(write, Returning::Nothing, Durability::Synced).await.unwrap();
+        }
+        seeded
+    })
+    .await
 }
 
 fn counter_of(seeded: &Seeded) -> Write {

@@ -23,10 +23,10 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::components::Components;
+use super::jobs::Jobs;
 use super::redrive::Redrives;
 use super::replay::Replays;
 use super::table::look_up;
-use super::verify::Verifications;
 use crate::settings;
 
 pub(super) struct App {
@@ -37,7 +37,7 @@ pub(super) struct App {
     stop: CancellationToken,
     redrives: Redrives,
     replays: Replays,
-    verifications: Verifications,
+    jobs: Jobs,
     components: Components,
     /// Held from reading the file until it is applied, so that the last one read is the last one applied.
     reloading: Mutex<()>,
@@ -62,7 +62,7 @@ impl App {
         let stop = CancellationToken::new();
         let reloading = Mutex::default();
         let (files_read, sections) = (AtomicU64::new(loaded.fingerprint), fixed_sections(loaded));
-        let (redrives, verifications) = (Redrives::default(), Verifications::default());
+        let (redrives, jobs) = (Redrives::default(), Jobs::default());
         Self {
             file,
             only,
@@ -71,7 +71,7 @@ impl App {
             stop,
             redrives,
             replays: Replays::default(),
-            verifications,
+            jobs,
             components,
             reloading,
             files_read,
@@ -209,10 +209,10 @@ impl Control for App {
         self.redrives.run(&topologies, host, &request, &self.stop).await
     }
 
-    fn verify(&self, options: serde_json::Value) -> Result<mpsc::Receiver<WorkLine>, String> {
+    fn job(&self, job: serde_json::Value) -> Result<mpsc::Receiver<WorkLine>, String> {
         let connected = self.runtime.host().services.get::<Connected>();
         let connected = connected.ok_or("the running process uses neither store nor log; stop it first")?;
-        self.verifications.start(&connected, options, &self.stop)
+        self.jobs.start(&connected, job, &self.stop)
     }
 
     async fn reset(&self, reset: serde_json::Value) -> Result<serde_json::Value, String> {

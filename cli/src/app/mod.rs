@@ -4,12 +4,12 @@ mod components;
 mod control;
 mod data_folder;
 mod host;
+mod jobs;
 mod logging;
 mod redrive;
 mod replay;
 mod servers;
 mod table;
-mod verify;
 mod watch;
 
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 pub use host::{open_host, start_metrics};
+pub use jobs::{Job, JobUpdate, job_here};
 pub use redrive::redrive_here;
 pub use replay::{ReplayAsk, ReplayUpdate, replay_here};
 pub use table::{look_up, table_here};
-pub use verify::{VerifyUpdate, verify_here};
 
 use crate::args;
 use crate::settings::{LoggingConfig, RuntimeConfig};

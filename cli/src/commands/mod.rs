@@ -2,12 +2,16 @@
 
 mod bench;
 mod check;
+mod counters;
 mod data;
 mod dead_letters;
 mod iam;
 mod inventory;
 mod plan;
 mod positions;
+mod progress;
+mod reach;
+mod reconcile;
 mod replay;
 mod table;
 mod tables;
@@ -62,6 +66,8 @@ async fn execute_on(file: PathBuf, command: Command) -> anyhow::Result<()> {
         Command::Verify(options) => verify::run(&file, options).await,
         Command::Replay(options) => replay::run(&file, options).await,
         Command::Table(options) => table::run(&file, options).await,
+        Command::Reconcile(options) => reconcile::run(&file, options).await,
+        Command::Counters(command) => counters::run(&file, command).await,
         Command::Reload => reload(&admin(&file)?).await,
         Command::Stop => Ok(admin(&file)?.stop().await?),
         Command::Bench(_) => unreachable!("has runtimes of its own"),

@@ -79,12 +79,6 @@ impl AdminClient {
         self.ask(&Request::Redrive(request)).await
     }
 
-    /// Starts to check what store and log hold; dropping the result ends it.
-    pub async fn verify(&self, options: serde_json::Value) -> Result<LongWork, ClientError> {
-        let lines = self.send(&Request::Verify(options)).await?;
-        Ok(LongWork { lines, path: self.path.clone() })
-    }
-
     /// Starts to rebuild something, or looks at what was rebuilt; dropping the result stops it in good order.
     pub async fn replay(&self, ask: serde_json::Value) -> Result<LongWork, ClientError> {
         let lines = self.send(&Request::Replay(ask)).await?;
@@ -93,6 +87,12 @@ impl AdminClient {
 
     pub async fn look_up(&self, wanted: LookUp) -> Result<Vec<TableRow>, ClientError> {
         self.look(&Request::LookUp(wanted)).await
+    }
+
+    /// Starts work on store and log; dropping the result ends it.
+    pub async fn job(&self, job: serde_json::Value) -> Result<LongWork, ClientError> {
+        let lines = self.send(&Request::Job(job)).await?;
+        Ok(LongWork { lines, path: self.path.clone() })
     }
 
     /// Waits as long as the log takes.

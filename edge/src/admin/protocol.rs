@@ -28,14 +28,14 @@ pub enum Request {
     },
     /// Runs dead letters again.
     Redrive(Redrive),
-    /// Checks what store and log hold, as these options say: lines of progress, and a report at the end.
-    Verify(serde_json::Value),
     /// Sets where a pipeline goes on in the log.
     Reset(serde_json::Value),
     /// Rebuilds what a pipeline makes from history, or looks at what was: lines of progress, and what came of it.
     Replay(serde_json::Value),
     /// Rows of a table that a pipeline keeps.
     LookUp(LookUp),
+    /// Work on store and log, as the command describes it: lines of progress, and a report at the end.
+    Job(serde_json::Value),
     /// Drains and ends the process; answered before it does.
     Stop,
 }

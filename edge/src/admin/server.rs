@@ -137,7 +137,7 @@ impl Connection {
                 let limit = limit.unwrap_or(u64::MAX);
                 self.tap(&pipeline, &stage, limit, reader, writer).await
             }
-            Request::Verify(options) => self.follow(control.verify(options), reader, writer).await,
+            Request::Job(job) => self.follow(control.job(job), reader, writer).await,
             Request::Replay(ask) => self.follow(control.replay(ask), reader, writer).await,
             Request::LookUp(wanted) => {
                 write(&mut writer, &Response::from(control.look_up(wanted).await)).await

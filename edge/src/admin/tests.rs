@@ -111,30 +111,30 @@ async fn a_tap_says_why_it_ended() {
 }
 
 #[tokio::test]
-async fn a_verification_is_told_line_by_line() {
+async fn a_job_is_told_line_by_line() {
     let server = start();
-    let mut verifying = server.client.verify(json!({"only": []})).await.unwrap();
-    let sender = server.control.verify_sender().await;
+    let mut working = server.client.job(json!({"verify": {"only": []}})).await.unwrap();
+    let sender = server.control.job_sender().await;
     for line in [json!({"progress": 1}), json!({"report": {}})] {
         sender.send(Ok(line.clone())).await.unwrap();
-        assert_eq!(verifying.next().await.unwrap(), Some(line));
+        assert_eq!(working.next().await.unwrap(), Some(line));
     }
     drop(sender);
-    assert_eq!(verifying.next().await.unwrap(), None);
+    assert_eq!(working.next().await.unwrap(), None);
 
-    let mut refused = server.client.verify(json!({"only": "nonsense"})).await.unwrap();
+    let mut refused = server.client.job(json!({"verify": {"only": "nonsense"}})).await.unwrap();
     assert_eq!(refusal(refused.next().await), "there is no check 'nonsense'");
-    let mut failing = server.client.verify(json!({})).await.unwrap();
-    server.control.verify_sender().await.send(Err("the log is down".to_owned())).await.unwrap();
+    let mut failing = server.client.job(json!({})).await.unwrap();
+    server.control.job_sender().await.send(Err("the log is down".to_owned())).await.unwrap();
     assert_eq!(refusal(failing.next().await), "the log is down");
 }
 
 #[tokio::test]
-async fn a_verification_ends_when_its_client_hangs_up() {
+async fn a_job_ends_when_its_client_hangs_up() {
     let server = start();
-    let verifying = server.client.verify(json!({})).await.unwrap();
-    let sender = server.control.verify_sender().await;
-    drop(verifying);
+    let working = server.client.job(json!({})).await.unwrap();
+    let sender = server.control.job_sender().await;
+    drop(working);
     sender.closed().await;
 }
 

@@ -20,7 +20,7 @@ use super::reads::strongly;
 use super::report::Example;
 
 /// Questions at the same time, of each worker: enough to hide the way to a server and back.
-pub(super) const QUESTIONS: usize = 16;
+pub(crate) const QUESTIONS: usize = 16;
 /// A chat whose members change during every one of these is left alone.
 const LOOKS: u32 = 3;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
@@ -59,6 +59,7 @@ async fn check_formed(context: &Context, chat: &Chat) -> Result<()> {
     {
         let detail = format!("forming since {}", chat.created_at);
         context.found(&checks::CHAT_FORMED, Example::of(&chat.chat_id).saying(detail));
+        context.leftovers.add(&chat.chat_id);
     }
     Ok(())
 }
@@ -131,7 +132,7 @@ async fn memberships(context: &Context, chat: &ChatId) -> Result<Vec<Item>> {
 }
 
 /// Everybody in a chat whose membership can be read.
-pub(super) async fn members_of(context: &Context, chat: &ChatId) -> Result<Vec<Membership>> {
+pub(crate) async fn members_of(context: &Context, chat: &ChatId) -> Result<Vec<Membership>> {
     let items = memberships(context, chat).await?;
     Ok(items.iter().filter_map(|item| Membership::from_item(item).ok()).collect())
 }

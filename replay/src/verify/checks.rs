@@ -83,7 +83,7 @@ checks! {
     COUNTER_EXISTS = "counter-exists", Error, Chats, "ADR-004 counter_must_exist",
         holds "every chat has its counter",
         means "nothing can be sent to the chat: COUNTER_MISSING",
-        remedy "recover the counter from the chat's highest sequence, including sequences in the log";
+        remedy "'courant counters recover'; with '--with-log' if the store came from a backup";
     COUNTER_CHAT = "counter-chat", Error, Chats, "ADR-004 section 9",
         holds "every counter is of a chat that exists",
         means "the chat was removed past the product, or restored without its row",
@@ -92,7 +92,7 @@ checks! {
         "ADR-004 sequence_monotonicity, counter_lower_bound",
         holds "no message has a sequence beyond its chat's counter",
         means "the next messages get sequences that are taken, and are refused",
-        remedy "raise the counter to the highest sequence before anybody sends to the chat";
+        remedy "'courant counters recover' raises it";
     MESSAGE_CHAT = "message-chat", Error, Chats, "ADR-003 section 1.4",
         holds "every message is of a chat that exists",
         means "nobody can read the message",
@@ -118,11 +118,11 @@ checks! {
     MESSAGE_EVENT = "message-event", Error, Chats, "ADR-003 section 7.5",
         holds "every message has its event in the log, while events of its time are kept",
         means "nobody was notified, and what is built from the log lacks the message",
-        remedy "run a pipeline with 'unpublished', or let the client send again";
+        remedy "'courant reconcile --publish'; a pipeline with 'unpublished' does it all the time";
     EVENT_MESSAGE = "event-message", Error, Chats, "ADR-003 kafka_reflects_dynamodb, write_order_preserved",
         holds "every event in the log has its message in the store",
         means "clients were shown a message that they cannot find again",
-        remedy "the store decides: restore it from a backup, or rebuild what was made from the log";
+        remedy "the store decides: restore it from a backup, or rebuild what was made from the log; 'courant reconcile' lists them";
     EVENT_CONTENT = "event-content", Error, Chats, "ADR-003 conflict_resolution",
         holds "an event and each copy of it say what the stored message says",
         means "clients were shown something else than what is stored",
@@ -147,11 +147,11 @@ checks! {
     MEMBERSHIP_CHAT = "membership-chat", Warning, Chats, "ADR-003 section 4.3",
         holds "every membership is of a chat that exists",
         means "making a large group was given up halfway; nobody sees the chat",
-        remedy "remove the memberships";
+        remedy "'courant reconcile --sweep-chats'";
     CHAT_FORMED = "chat-formed", Warning, Chats, "decision 6, large groups",
         holds "no large group is forming any more some time after it was begun",
         means "making it was interrupted for good; nobody sees the chat",
-        remedy "carry the command out again, or remove the chat and then its memberships";
+        remedy "carry the command out again, or 'courant reconcile --sweep-chats'";
     CHAT_COUNTS = "chat-counts", Error, Chats, "decision 6, large groups",
         holds "a chat counts its members and owners right",
         means "it grows beyond its limit or refuses members, or loses its last owner",
@@ -189,7 +189,7 @@ checks! {
         "ADR-004 allocation_monotonicity, counter_is_last_allocated",
         holds "counters only move forward",
         means "sequences are given out twice",
-        remedy "stop writers, raise the counter to the highest sequence, find out who set it back";
+        remedy "'courant counters recover' raises it; find out who set it back";
 
     SESSION_USER = "session-user", Error, Users, "ADR-007 section 2.8",
         holds "every session is of a user who exists",

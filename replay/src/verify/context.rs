@@ -18,6 +18,7 @@ use super::events::LogRead;
 use super::findings::Findings;
 use super::forward::Samples;
 use super::ledger::{Digest, Ledger, digest};
+use super::leftovers::Leftovers;
 use super::messages::{KnownChats, Missing};
 use super::reads::Reads;
 use super::report::{Ending, Example, Figures, Report};
@@ -29,22 +30,23 @@ const TELL_EVERY: Duration = Duration::from_millis(100);
 /// More only wait for each other.
 const MOST_WORKERS: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
-pub(super) struct Context {
-    pub(super) reads: Reads,
-    pub(super) options: Options,
+pub(crate) struct Context {
+    pub(crate) reads: Reads,
+    pub(crate) options: Options,
     pub(super) findings: Findings,
-    pub(super) ledger: Ledger,
-    pub(super) missing: Missing,
+    pub(crate) ledger: Ledger,
+    pub(crate) missing: Missing,
+    pub(crate) leftovers: Leftovers,
     pub(super) known_chats: KnownChats,
     pub(super) samples: Samples,
     /// Set once the log was read.
     pub(super) log_read: OnceLock<LogRead>,
     pub(super) figures: Mutex<Figures>,
-    pub(super) stop: CancellationToken,
+    pub(crate) stop: CancellationToken,
     only: Vec<&'static Check>,
     /// Digests of the chats that are looked at; all if empty.
     chats: Vec<Digest>,
-    began_at: Timestamp,
+    pub(crate) began_at: Timestamp,
     phase: Mutex<CurrentPhase>,
     done: AtomicU64,
     progress: Box<dyn Fn(Progress) + Send + Sync>,
@@ -59,7 +61,7 @@ struct CurrentPhase {
 }
 
 impl Context {
-    pub(super) fn new(
+    pub(crate) fn new(
         deployment: Deployment,
         mut options: Options,
         progress: Box<dyn Fn(Progress) + Send + Sync>,
@@ -76,6 +78,7 @@ impl Context {
             findings: Findings::new(options.examples),
             ledger: Ledger::default(),
             missing: Missing::default(),
+            leftovers: Leftovers::default(),
             known_chats: KnownChats::default(),
             samples: Samples::default(),
             log_read: OnceLock::new(),
@@ -91,11 +94,11 @@ impl Context {
         })
     }
 
-    pub(super) fn wants(&self, check: &Check) -> bool {
+    pub(crate) fn wants(&self, check: &Check) -> bool {
         self.skipped(check).is_none()
     }
 
-    pub(super) fn wants_any(&self, checks: &[&Check]) -> bool {
+    pub(crate) fn wants_any(&self, checks: &[&Check]) -> bool {
         checks.iter().any(|check| self.wants(check))
     }
 
@@ -111,24 +114,24 @@ impl Context {
     }
 
     /// Whether a chat is one of those that are looked at.
-    pub(super) fn covers(&self, chat: Digest) -> bool {
+    pub(crate) fn covers(&self, chat: Digest) -> bool {
         self.chats.is_empty() || self.chats.contains(&chat)
     }
 
-    pub(super) fn found(&self, check: &Check, example: Example) {
+    pub(crate) fn found(&self, check: &Check, example: Example) {
         if self.wants(check) {
             self.findings.add(check, example);
         }
     }
 
-    pub(super) fn looked_at(&self, check: &Check, count: usize) {
+    pub(crate) fn looked_at(&self, check: &Check, count: usize) {
         if self.wants(check) {
             self.findings.looked_at(check, count);
         }
     }
 
     /// The records of a page of items; those that are none are findings.
-    pub(super) fn records<T>(
+    pub(crate) fn records<T>(
         &self,
         schema: &'static TableSchema,
         items: &[Item],
@@ -153,7 +156,7 @@ impl Context {
     }
 
     /// Items of tables that must not grow for ever say when they end.
-    pub(super) fn check_ends(&self, schema: &'static TableSchema, items: &[Item]) {
+    pub(crate) fn check_ends(&self, schema: &'static TableSchema, items: &[Item]) {
         self.looked_at(&checks::ENDS, items.len());
         let ttl = schema.ttl.as_deref().unwrap_or_default();
         for item in items.iter().filter(|item| item.u64(ttl).is_none()) {
@@ -162,33 +165,42 @@ impl Context {
         }
     }
 
-    pub(super) fn figures(&self) -> MutexGuard<'_, Figures> {
+    pub(crate) fn figures(&self) -> MutexGuard<'_, Figures> {
         self.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn check_stop(&self) -> Result<()> {
+    pub(crate) fn check_stop(&self) -> Result<()> {
         if self.stop.is_cancelled() { Err(VerifyError::Stopped) } else { Ok(()) }
     }
 
     /// Waits, unless it is told to stop.
-    pub(super) async fn pause(&self, time: Duration) -> Result<()> {
+    pub(crate) async fn pause(&self, time: Duration) -> Result<()> {
         match self.stop.run_until_cancelled(tokio::time::sleep(time)).await {
             Some(()) => Ok(()),
             None => Err(VerifyError::Stopped),
         }
     }
 
-    pub(super) fn begin(&self, name: &'static str, number: usize, phases: usize) {
+    /// The phase after the last one.
+    pub(crate) fn begin_next(&self, name: &'static str) {
+        let (number, phases) = {
+            let last = self.phase();
+            (last.number + 1, last.phases.max(last.number + 1))
+        };
+        self.begin(name, number, phases);
+    }
+
+    pub(crate) fn begin(&self, name: &'static str, number: usize, phases: usize) {
         self.done.store(0, Ordering::Relaxed);
         *self.phase() = CurrentPhase { name, of: None, number, phases, told_at: None };
         self.tell();
     }
 
-    pub(super) fn expect(&self, count: u64) {
+    pub(crate) fn expect(&self, count: u64) {
         self.phase().of = Some(count);
     }
 
-    pub(super) fn advance(&self, count: usize) {
+    pub(crate) fn advance(&self, count: usize) {
         self.done.fetch_add(count as u64, Ordering::Relaxed);
         let recently = |at: Instant| at.elapsed() < TELL_EVERY;
         if !self.phase().told_at.is_some_and(recently) {
@@ -196,7 +208,7 @@ impl Context {
         }
     }
 
-    pub(super) fn tell(&self) {
+    pub(crate) fn tell(&self) {
         let progress = {
             let mut phase = self.phase();
             phase.told_at = Some(Instant::now());
@@ -215,7 +227,7 @@ impl Context {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn report(&self, ending: Ending) -> Report {
+    pub(crate) fn report(&self, ending: Ending) -> Report {
         let mut figures = self.figures().clone();
         (figures.gaps, figures.chats_with_gaps) = self.ledger.gaps();
         let checks = self.findings.report(|check| self.skipped(check));
@@ -223,17 +235,17 @@ impl Context {
     }
 }
 
-pub(super) fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     Timestamp::from_unix_millis(clock::unix_millis())
 }
 
-pub(super) fn before(time: Timestamp, by: Duration) -> Timestamp {
+pub(crate) fn before(time: Timestamp, by: Duration) -> Timestamp {
     let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
     Timestamp::from_unix_millis(time.unix_millis().saturating_sub(millis))
 }
 
 /// Whether something of this time is older than a while.
-pub(super) fn is_older(time: Timestamp, than: Duration, now: Timestamp) -> bool {
+pub(crate) fn is_older(time: Timestamp, than: Duration, now: Timestamp) -> bool {
     time.plus(than) < now
 }
 

@@ -70,7 +70,7 @@ async fn check_page(context: Arc<Context>, items: Vec<Item>) -> Result<()> {
 }
 
 /// What has arrived or was read.
-fn highest(state: &DeliveryState) -> u64 {
+pub(crate) fn highest(state: &DeliveryState) -> u64 {
     state.last_acked_sequence.max(state.read_sequence)
 }
 

@@ -32,6 +32,9 @@ const SILENCE: Duration = Duration::from_secs(30);
 const FETCH_TRIES: u32 = 10;
 const FETCH_PAUSE: Duration = Duration::from_secs(1);
 
+/// How far the clocks of store and log may be apart where only the end of the log is read.
+const MARGIN: Duration = Duration::from_secs(600);
+
 /// How much of the topic of messages is known.
 pub(super) struct LogRead {
     /// Before this every partition was read to where it ended.
@@ -57,41 +60,58 @@ impl LogRead {
 /// Part of a topic.
 struct Stretch {
     topic: Topic,
-    partitions: Vec<(u32, Watermarks)>,
+    partitions: Vec<Part>,
+}
+
+/// Part of a partition: from `at` on to where it ended.
+#[derive(Clone, Copy)]
+struct Part {
+    number: u32,
+    marks: Watermarks,
+    at: u64,
 }
 
 impl Stretch {
     async fn whole(context: &Context, topic: &str) -> Result<Self> {
         let topic = Topic::from(topic);
         let marks = context.reads.watermarks(&topic).await?;
-        Ok(Self { topic, partitions: (0..).zip(marks).collect() })
+        let part = |(number, marks): (u32, Watermarks)| Part { number, marks, at: marks.low };
+        Ok(Self { topic, partitions: (0..).zip(marks).map(part).collect() })
+    }
+
+    /// What was appended at this time or later.
+    async fn since(context: &Context, topic: &str, time: Timestamp) -> Result<Self> {
+        let whole = Self::whole(context, topic).await?;
+        let offsets = context.reads.offsets_at(&whole.topic, time).await?;
+        Ok(whole.from(&offsets))
     }
 
     fn ends(&self) -> Offsets {
-        let end = |(partition, marks): &(u32, Watermarks)| {
-            (TopicPartition::new(&self.topic, *partition), marks.high)
-        };
+        let end = |part: &Part| (TopicPartition::new(&self.topic, part.number), part.marks.high);
         self.partitions.iter().map(end).collect()
     }
 
-    /// The same from where another one ended.
-    fn from(mut self, ends: &Offsets) -> Self {
-        for (partition, marks) in &mut self.partitions {
-            let end = ends.get(&TopicPartition::new(&self.topic, *partition)).copied();
-            marks.low = end.unwrap_or_default().min(marks.high);
+    /// The same from these offsets on, where the log reaches back to them.
+    fn from(mut self, offsets: &Offsets) -> Self {
+        for Part { number, marks, at } in &mut self.partitions {
+            let from = offsets.get(&TopicPartition::new(&self.topic, *number)).copied();
+            *at = from.unwrap_or_default().clamp(marks.low, marks.high);
         }
         self
     }
 
     fn records(&self) -> u64 {
-        self.partitions.iter().map(|(_, marks)| marks.high - marks.low).sum()
+        self.partitions.iter().map(|part| part.marks.high - part.at).sum()
     }
 }
 
-pub(super) async fn of_messages(context: &Arc<Context>) -> Result<()> {
+pub(crate) async fn of_messages(context: &Arc<Context>) -> Result<()> {
     // First the time and then the ends: what was published until then is before them.
     let noted_at = now();
-    let stretch = Stretch::whole(context, messages_persisted::NAME).await?;
+    let stretch = match context.options.read_since {
+        None => Stretch::whole(context, messages_persisted::NAME).await?,
+        Some(since) => Stretch::since(context, messages_persisted::NAME, before(since, MARGIN)).await?,
+    };
     let ends = stretch.ends();
     let complete_since = read(context, stretch, check_messages).await?;
     let read = LogRead { noted_at, ends, complete_since };
@@ -270,10 +290,10 @@ where
     work(context, parts, move |context, part| {
         let (stretch, noted, handle) = (Arc::clone(&stretch), Arc::clone(&noted), handle.clone());
         async move {
-            let (number, marks) = stretch.partitions[part];
-            let partition = TopicPartition::new(&stretch.topic, number);
-            if let Some(since) = read_partition(&context, partition, marks, &handle).await? {
-                noted.lock().unwrap_or_else(PoisonError::into_inner).insert(number, since);
+            let part = stretch.partitions[part];
+            let partition = TopicPartition::new(&stretch.topic, part.number);
+            if let Some(since) = read_partition(&context, partition, part, &handle).await? {
+                noted.lock().unwrap_or_else(PoisonError::into_inner).insert(part.number, since);
             }
             Ok(())
         }
@@ -287,7 +307,7 @@ where
 async fn read_partition<H, F>(
     context: &Arc<Context>,
     partition: TopicPartition,
-    marks: Watermarks,
+    Part { marks, at: begin, .. }: Part,
     handle: &H,
 ) -> Result<Option<Timestamp>>
 where
@@ -296,9 +316,9 @@ where
 {
     let failed = |source| VerifyError::Log { doing: "read the log", source };
     let kept_since = before(now(), context.options.events_kept);
-    let mut complete_since = (marks.low > 0).then_some(kept_since);
-    let mut lost_its_beginning = marks.low > 0;
-    let (mut at, mut reader, mut failures) = (marks.low, None, 0);
+    let mut lost_its_beginning = marks.low > 0 && begin == marks.low;
+    let mut complete_since = lost_its_beginning.then_some(kept_since);
+    let (mut at, mut reader, mut failures) = (begin, None, 0);
     while at < marks.high {
         context.check_stop()?;
         let from_here = Offsets::from([(partition.clone(), at)]);

@@ -60,18 +60,10 @@ impl Findings {
     pub(super) fn report(&self, skipped: impl Fn(&Check) -> Option<&'static str>) -> Vec<CheckReport> {
         let reports = CHECKS.iter().zip(&self.kinds).map(|(check, kind)| {
             let found = kind.found.lock().unwrap_or_else(PoisonError::into_inner);
-            CheckReport {
-                id: check.id.to_owned(),
-                severity: check.severity,
-                holds: check.holds.to_owned(),
-                means: check.means.to_owned(),
-                remedy: check.remedy.to_owned(),
-                from: check.from.to_owned(),
-                skipped: skipped(check).map(str::to_owned),
-                looked_at: kind.looked_at.load(Ordering::Relaxed),
-                found: found.count,
-                examples: found.examples.iter().cloned().collect(),
-            }
+            let (looked_at, examples) =
+                (kind.looked_at.load(Ordering::Relaxed), found.examples.iter().cloned().collect());
+            let skipped = skipped(check).map(str::to_owned);
+            CheckReport { skipped, ..CheckReport::of(check, looked_at, found.count, examples) }
         });
         reports.collect()
     }

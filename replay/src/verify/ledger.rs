@@ -14,15 +14,15 @@ use xxhash_rust::xxh3::xxh3_128;
 const SHARDS: usize = 64;
 
 /// What a chat is known by.
-pub(super) type Digest = u128;
+pub(crate) type Digest = u128;
 
-pub(super) fn digest(chat: &ChatId) -> Digest {
+pub(crate) fn digest(chat: &ChatId) -> Digest {
     xxh3_128(chat.as_str().as_bytes())
 }
 
 /// A digest is a hash already.
 #[derive(Default)]
-pub(super) struct AsItIs(u64);
+pub(crate) struct AsItIs(u64);
 
 impl Hasher for AsItIs {
     fn finish(&self) -> u64 {
@@ -40,7 +40,7 @@ impl Hasher for AsItIs {
     }
 }
 
-pub(super) type ByDigest<T> = HashMap<Digest, T, BuildHasherDefault<AsItIs>>;
+pub(crate) type ByDigest<T> = HashMap<Digest, T, BuildHasherDefault<AsItIs>>;
 
 #[derive(Default)]
 struct Sequences {
@@ -52,7 +52,7 @@ struct Sequences {
 
 /// How an event stands to those of its chat before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Published {
+pub(crate) enum Published {
     InOrder,
     /// It was there before.
     Copy,
@@ -64,7 +64,7 @@ pub(super) enum Published {
 
 /// Whether a message's event was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
+pub(crate) enum Event {
     Seen,
     /// And where others of the chat are, if there are any.
     NotSeen {
@@ -72,7 +72,7 @@ pub(super) enum Event {
     },
 }
 
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     shards: Vec<Mutex<ByDigest<Sequences>>>,
 }
 
@@ -83,7 +83,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    pub(super) fn published(&self, chat: Digest, partition: u32, sequence: u64) -> Published {
+    pub(crate) fn published(&self, chat: Digest, partition: u32, sequence: u64) -> Published {
         let mut shard = self.shard(chat);
         let known = shard.entry(chat).or_default();
         let home = *known.partition.get_or_insert(partition);
@@ -99,11 +99,11 @@ impl Ledger {
     }
 
     /// Whether it was not seen before.
-    pub(super) fn stored(&self, chat: Digest, sequence: u64) -> bool {
+    pub(crate) fn stored(&self, chat: Digest, sequence: u64) -> bool {
         self.shard(chat).entry(chat).or_default().stored.insert(sequence)
     }
 
-    pub(super) fn event(&self, chat: Digest, sequence: u64) -> Event {
+    pub(crate) fn event(&self, chat: Digest, sequence: u64) -> Event {
         let shard = self.shard(chat);
         match shard.get(&chat) {
             Some(known) if known.published.contains(sequence) => Event::Seen,
@@ -111,8 +111,13 @@ impl Ledger {
         }
     }
 
+    /// The highest sequence of a chat that an event was seen of.
+    pub(crate) fn highest_published(&self, chat: Digest) -> Option<u64> {
+        self.shard(chat).get(&chat).and_then(|known| known.published.highest())
+    }
+
     /// Sequences that no message has although later ones are used, and in how many chats.
-    pub(super) fn gaps(&self) -> (u64, u64) {
+    pub(crate) fn gaps(&self) -> (u64, u64) {
         let mut found = (0, 0);
         for shard in &self.shards {
             for known in lock(shard).values() {

@@ -43,6 +43,7 @@ async fn check_page(context: Arc<Context>, items: Vec<Item>) -> Result<()> {
         for member in without(&context, settled, |member| member.chat_id.as_str(), chat_of).await? {
             let example = Example::of(&member.chat_id).with(&member.user_id);
             context.found(&checks::MEMBERSHIP_CHAT, example.saying("there is no such chat"));
+            context.leftovers.add(&member.chat_id);
         }
     }
     if context.wants(&checks::MEMBERSHIP_USER) {

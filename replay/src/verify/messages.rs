@@ -200,13 +200,18 @@ fn check_events(context: &Context, messages: &[Message]) {
 /// Messages whose events were not in the log up to a moment at which they should have been. They are not reported before
 /// the log was read further: a publish may have been late, or a client may have sent again.
 #[derive(Default)]
-pub(super) struct Missing(Mutex<MissingEvents>);
+pub(crate) struct Missing(Mutex<MissingEvents>);
 
 #[derive(Default)]
 struct MissingEvents {
-    by_chat: ByDigest<Runs>,
+    by_chat: ByDigest<OfChat>,
     /// Some of them by name, of which some will still be missing.
     candidates: BTreeSet<(ChatId, u64, String)>,
+}
+
+struct OfChat {
+    chat: ChatId,
+    sequences: Runs,
 }
 
 const CANDIDATES: usize = 1000;
@@ -214,7 +219,8 @@ const CANDIDATES: usize = 1000;
 impl Missing {
     fn add(&self, chat: Digest, message: &Message) {
         let mut missing = lock(&self.0);
-        missing.by_chat.entry(chat).or_default().insert(message.sequence);
+        let of_chat = || OfChat { chat: message.chat_id.clone(), sequences: Runs::default() };
+        missing.by_chat.entry(chat).or_insert_with(of_chat).sequences.insert(message.sequence);
         let name = (message.chat_id.clone(), message.sequence, message.message_id.to_string());
         missing.candidates.insert(name);
         if missing.candidates.len() > CANDIDATES {
@@ -222,22 +228,29 @@ impl Missing {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         lock(&self.0).by_chat.is_empty()
     }
 
     /// The event is there after all.
     pub(super) fn came(&self, chat: Digest, sequence: u64) {
         if let Some(missing) = lock(&self.0).by_chat.get_mut(&chat) {
-            missing.remove(sequence);
+            missing.sequences.remove(sequence);
         }
+    }
+
+    /// The chats that lack events, with the sequences of those; to be asked for after the last look at the log.
+    pub(crate) fn take(&self) -> Vec<(ChatId, Runs)> {
+        let missing = std::mem::take(&mut lock(&self.0).by_chat);
+        let left = missing.into_values().filter(|missing| missing.sequences.len() > 0);
+        left.map(|missing| (missing.chat, missing.sequences)).collect()
     }
 
     pub(super) fn report(&self, context: &Context) {
         let missing = lock(&self.0);
-        let count = missing.by_chat.values().map(Runs::len).sum();
+        let count = missing.by_chat.values().map(|missing| missing.sequences.len()).sum();
         let still = |(chat, sequence, _): &&(ChatId, u64, String)| {
-            missing.by_chat.get(&digest(chat)).is_some_and(|missing| missing.contains(*sequence))
+            missing.by_chat.get(&digest(chat)).is_some_and(|missing| missing.sequences.contains(*sequence))
         };
         let examples = missing.candidates.iter().filter(still).map(|(chat, sequence, message)| {
             Example::of(chat).at(*sequence).saying(format!("message {message} was never published"))

@@ -12,24 +12,27 @@
 //!
 //! Rejected: a snapshot. Neither DynamoDB nor Kafka has one, and what is only true in a snapshot is of no use to those
 //! who read beside the writers.
+//!
+//! [`reconcile`](crate::reconcile) and [`counters`](crate::counters) look with the same eyes and then act on what they see.
 
 mod accounts;
-mod chats;
+pub(crate) mod chats;
 pub mod checks;
-mod context;
-mod delivery;
-mod events;
+pub(crate) mod context;
+pub(crate) mod delivery;
+pub(crate) mod events;
 mod findings;
 mod forward;
 mod keys;
-mod ledger;
+pub(crate) mod ledger;
+pub(crate) mod leftovers;
 mod members;
 mod messages;
-mod pages;
-mod reads;
+pub(crate) mod pages;
+pub(crate) mod reads;
 mod report;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -78,6 +81,8 @@ pub struct Options {
     pub watch: Option<Duration>,
     /// Messages from before this have no event: the log began then.
     pub events_since: Option<Timestamp>,
+    /// Read the events of messages from here on only, a margin before it for clocks that differ and late publishes.
+    pub read_since: Option<Timestamp>,
     /// How long the log keeps events, for partitions in which it holds none any more.
     pub events_kept: Duration,
     /// Examples of each kind of finding.
@@ -94,6 +99,7 @@ impl Default for Options {
             grace: Duration::from_secs(10),
             watch: None,
             events_since: None,
+            read_since: None,
             events_kept: messages_persisted::spec().retention.age.unwrap_or(Duration::MAX),
             examples: 10,
             // Two keep a small machine busy and leave a large one to those who serve.
@@ -134,7 +140,7 @@ fn known_checks() -> String {
     CHECKS.iter().map(|check| check.id).collect::<Vec<_>>().join(", ")
 }
 
-type Result<T, E = VerifyError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = VerifyError> = std::result::Result<T, E>;
 
 /// Looks at everything that was asked for. Told to stop, it answers with what it found until then.
 pub async fn verify(
@@ -144,7 +150,7 @@ pub async fn verify(
     stop: CancellationToken,
 ) -> Result<Report> {
     let context = Arc::new(Context::new(deployment, options, Box::new(progress), stop)?);
-    let ending = match look(&context).await {
+    let ending = match look(&context, 0).await {
         Ok(()) => Ending::Finished,
         Err(VerifyError::Stopped) => Ending::Stopped,
         Err(error) => return Err(error),
@@ -285,13 +291,14 @@ static PHASES: &[Phase] = &[
     },
 ];
 
-async fn look(context: &Arc<Context>) -> Result<()> {
+/// Makes every phase that is wanted, of which `more` will follow.
+pub(crate) async fn look(context: &Arc<Context>, more: usize) -> Result<()> {
     let everything = context.options.chats.is_empty();
     let can_be_made = |phase: &&Phase| phase.scope == Scope::Chats || everything;
     let wanted = PHASES.iter().filter(can_be_made).filter(|phase| context.wants_any(phase.checks));
     let wanted: Vec<_> = wanted.collect();
     for (number, phase) in (1..).zip(&wanted) {
-        context.begin(phase.name, number, wanted.len());
+        context.begin(phase.name, number, wanted.len() + more);
         (phase.run)(context).await?;
         context.tell();
     }

@@ -14,7 +14,7 @@ use super::{Result, VerifyError};
 const PARTS_PER_WORKER: usize = 8;
 
 /// Hands every page of a table to `handle`; of the chats that were asked for, if the table is kept by chat.
-pub(super) async fn each_page<H, F>(
+pub(crate) async fn each_page<H, F>(
     context: &Arc<Context>,
     schema: &'static TableSchema,
     handle: H,
@@ -46,7 +46,7 @@ fn segment(index: usize, of: usize) -> Segment {
 }
 
 /// Does `parts` pieces of work, by as many workers as were asked for. The first error ends all of them.
-pub(super) async fn work<H, F>(context: &Arc<Context>, parts: usize, handle: H) -> Result<()>
+pub(crate) async fn work<H, F>(context: &Arc<Context>, parts: usize, handle: H) -> Result<()>
 where
     H: Fn(Arc<Context>, usize) -> F + Clone + Send + 'static,
     F: Future<Output = Result<()>> + Send,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use courant_connectors::log::{LogError, Offsets, Reader, Topic, Watermarks};
+use courant_connectors::model::Timestamp;
 use courant_connectors::store::{Consistency, Get, Item, Page, Query, Remedy, Scan, StoreError};
 use tokio::time::sleep;
 
@@ -11,25 +12,25 @@ use super::{Deployment, Result, VerifyError};
 /// Gets of one call: four of DynamoDB's, which go at once; and on the embedded engine a millisecond or two after which
 /// others get their turn.
 const GETS: usize = 400;
-const TRIES: u32 = 6;
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const TRIES: u32 = 6;
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-pub(super) struct Reads {
+pub(crate) struct Reads {
     deployment: Deployment,
 }
 
 impl Reads {
-    pub(super) fn new(deployment: Deployment) -> Self {
+    pub(crate) fn new(deployment: Deployment) -> Self {
         Self { deployment }
     }
 
-    pub(super) async fn get(&self, get: Get) -> Result<Option<Item>> {
+    pub(crate) async fn get(&self, get: Get) -> Result<Option<Item>> {
         let ask = || self.deployment.store.get(get.clone());
         patiently(ask).await.map_err(|source| VerifyError::Store { doing: "get an item", source })
     }
 
     /// As many as there are, found or not in the order asked.
-    pub(super) async fn get_all(&self, gets: Vec<Get>) -> Result<Vec<Option<Item>>> {
+    pub(crate) async fn get_all(&self, gets: Vec<Get>) -> Result<Vec<Option<Item>>> {
         let mut found = Vec::with_capacity(gets.len());
         for part in gets.chunks(GETS) {
             let ask = || self.deployment.store.batch_get(part.to_vec());
@@ -40,13 +41,13 @@ impl Reads {
         Ok(found)
     }
 
-    pub(super) async fn query(&self, query: Query) -> Result<Page> {
+    pub(crate) async fn query(&self, query: Query) -> Result<Page> {
         let ask = || self.deployment.store.query(query.clone());
         patiently(ask).await.map_err(|source| VerifyError::Store { doing: "query items", source })
     }
 
     /// Every page of a query.
-    pub(super) async fn query_all(&self, mut query: Query) -> Result<Vec<Item>> {
+    pub(crate) async fn query_all(&self, mut query: Query) -> Result<Vec<Item>> {
         let mut items = Vec::new();
         loop {
             let page = self.query(query.clone()).await?;
@@ -58,28 +59,33 @@ impl Reads {
         }
     }
 
-    pub(super) async fn scan(&self, scan: Scan) -> Result<Page> {
+    pub(crate) async fn scan(&self, scan: Scan) -> Result<Page> {
         let ask = || self.deployment.scan.scan(scan.clone());
         patiently(ask).await.map_err(|source| VerifyError::Store { doing: "scan a table", source })
     }
 
-    pub(super) async fn watermarks(&self, topic: &Topic) -> Result<Vec<Watermarks>> {
+    pub(crate) async fn watermarks(&self, topic: &Topic) -> Result<Vec<Watermarks>> {
         let ask = || self.deployment.log.watermarks(topic);
         patiently(ask).await.map_err(|source| VerifyError::Log { doing: "find the ends of the log", source })
     }
 
-    pub(super) async fn read_from(&self, offsets: Offsets) -> Result<Box<dyn Reader>, LogError> {
+    pub(crate) async fn offsets_at(&self, topic: &Topic, time: Timestamp) -> Result<Offsets> {
+        let ask = || self.deployment.log.offsets_at(topic, time.into());
+        patiently(ask).await.map_err(|source| VerifyError::Log { doing: "find a time in the log", source })
+    }
+
+    pub(crate) async fn read_from(&self, offsets: Offsets) -> Result<Box<dyn Reader>, LogError> {
         patiently(|| self.deployment.log.read_from(offsets.clone())).await
     }
 }
 
 /// Strong, whatever the access pattern asks for: a finding is not to rest on a late answer.
-pub(super) fn strongly(mut get: Get) -> Get {
+pub(crate) fn strongly(mut get: Get) -> Get {
     get.consistency = Consistency::Strong;
     get
 }
 
-trait Passing {
+pub(crate) trait Passing {
     fn passes(&self) -> bool;
 }
 
@@ -96,7 +102,8 @@ impl Passing for LogError {
     }
 }
 
-async fn patiently<T, E, F>(ask: impl Fn() -> F) -> Result<T, E>
+/// Asks again a few times, with pauses, what fails and may pass.
+pub(crate) async fn patiently<T, E, F>(ask: impl Fn() -> F) -> Result<T, E>
 where
     E: Passing,
     F: Future<Output = Result<T, E>>,

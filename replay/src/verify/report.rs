@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use courant_connectors::model::{ChatId, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::checks::Severity;
+use super::checks::{Check, Severity};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
@@ -60,6 +60,24 @@ pub struct CheckReport {
     pub examples: Vec<Example>,
 }
 
+impl CheckReport {
+    /// Of a check that was made.
+    pub fn of(check: &Check, looked_at: u64, found: u64, examples: Vec<Example>) -> Self {
+        Self {
+            id: check.id.to_owned(),
+            severity: check.severity,
+            holds: check.holds.to_owned(),
+            means: check.means.to_owned(),
+            remedy: check.remedy.to_owned(),
+            from: check.from.to_owned(),
+            skipped: None,
+            looked_at,
+            found,
+            examples,
+        }
+    }
+}
+
 /// One thing that does not hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Example {
@@ -74,25 +92,25 @@ pub struct Example {
 }
 
 impl Example {
-    pub(super) fn of(chat: &ChatId) -> Self {
+    pub(crate) fn of(chat: &ChatId) -> Self {
         Self { chat_id: Some(chat.clone()), ..Self::default() }
     }
 
-    pub(super) fn about(user: &UserId) -> Self {
+    pub(crate) fn about(user: &UserId) -> Self {
         Self { user_id: Some(user.clone()), ..Self::default() }
     }
 
-    pub(super) fn at(mut self, sequence: u64) -> Self {
+    pub(crate) fn at(mut self, sequence: u64) -> Self {
         self.sequence = Some(sequence);
         self
     }
 
-    pub(super) fn with(mut self, user: &UserId) -> Self {
+    pub(crate) fn with(mut self, user: &UserId) -> Self {
         self.user_id = Some(user.clone());
         self
     }
 
-    pub(super) fn saying(mut self, detail: impl Into<String>) -> Self {
+    pub(crate) fn saying(mut self, detail: impl Into<String>) -> Self {
         self.detail = detail.into();
         self
     }

@@ -51,6 +51,31 @@ pub async fn seed(store: &dyn Store, log: &dyn Log, messages: u32, unpublished: 
     Seeded { chat, owner, messages }
 }
 
+/// A large group of an hour ago that was begun, with so many of its members, and never made.
+///
+/// # Panics
+/// If the store refuses anything.
+pub async fn begin_group(store: &dyn Store, owner: &UserId, members: u32) -> ChatId {
+    let (chat_id, now) = (ChatId::generate(), an_hour_ago());
+    let chat = Chat {
+        chat_id: chat_id.clone(),
+        chat_type: ChatType::Group,
+        name: Some("Everybody".to_owned()),
+        created_by: owner.clone(),
+        created_at: now,
+        updated_at: now,
+    };
+    let mut writes = vec![chats::begin_write(&chat)];
+    for number in 0..members {
+        let user_id = if number == 0 { owner.clone() } else { user(store).await };
+        let (chat_id, role) = (chat_id.clone(), Role::Member);
+        let member = Membership { chat_id, user_id, role, joined_at: now, muted_until: None };
+        writes.push(chat_memberships::stage_write(&member));
+    }
+    transact(store, writes).await;
+    chat_id
+}
+
 /// Publishes what was not.
 ///
 /// # Panics
@@ -69,7 +94,11 @@ async fn append(log: &dyn Log, topic: &str, records: Vec<NewRecord>) {
     }
 }
 
-async fn user(store: &dyn Store) -> UserId {
+/// Somebody who has registered, with a session.
+///
+/// # Panics
+/// If the store refuses.
+pub async fn user(store: &dyn Store) -> UserId {
     let (user_id, now) = (UserId::generate(), an_hour_ago());
     let phone_number = format!("+4179{:09}", rand::random_range(0..1_000_000_000));
     let kept = Item::new().with("user_id", format!("phone#{phone_number}")).with("owner_id", &user_id);

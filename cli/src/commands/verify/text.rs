@@ -19,7 +19,8 @@ pub(super) fn report(report: &Report) -> String {
     text + "\n" + &verdict(report)
 }
 
-fn figures(report: &Report) -> String {
+/// What was read, and how long it took.
+pub(in crate::commands) fn figures(report: &Report) -> String {
     let figures = &report.figures;
     let count = |(name, count): (&String, &u64)| format!("{} {name}", grouped(*count));
     let items: Vec<_> = figures.items.iter().map(count).collect();
@@ -65,7 +66,8 @@ fn line(check: &CheckReport) -> String {
     format!("{state:<8} {:<18} {of}\n", check.id)
 }
 
-fn findings(check: &CheckReport) -> String {
+/// What one check came to, with examples.
+pub(in crate::commands) fn findings(check: &CheckReport) -> String {
     let mut text = format!("{}: {}\n", check.id, severity(check.severity));
     for (label, value) in [("holds", &check.holds), ("means", &check.means), ("remedy", &check.remedy)] {
         text += &format!("  {label:<7} {value}\n");
@@ -93,18 +95,16 @@ fn named(example: &Example) -> String {
 }
 
 fn verdict(report: &Report) -> String {
-    let count =
-        |count: u64, noun: &str| format!("{} {noun}{}", grouped(count), if count == 1 { "" } else { "s" });
     let (errors, warnings) = (report.found(Severity::Error), report.found(Severity::Warning));
     let made = report.checks.iter().filter(|check| check.skipped.is_none()).count() as u64;
     let found = match (errors, warnings) {
         (0, 0) => "nothing found".to_owned(),
-        (0, warnings) => count(warnings, "warning"),
-        (errors, 0) => count(errors, "error"),
-        (errors, warnings) => format!("{}, {}", count(errors, "error"), count(warnings, "warning")),
+        (0, warnings) => counted(warnings, "warning"),
+        (errors, 0) => counted(errors, "error"),
+        (errors, warnings) => format!("{}, {}", counted(errors, "error"), counted(warnings, "warning")),
     };
     match report.ending {
-        Ending::Finished if errors == 0 => format!("in order: {}, {found}\n", count(made, "check")),
+        Ending::Finished if errors == 0 => format!("in order: {}, {found}\n", counted(made, "check")),
         Ending::Finished => format!("not in order: {found}\n"),
         Ending::Stopped => format!("stopped early: {found} until then\n"),
     }
@@ -117,8 +117,13 @@ const fn severity(severity: Severity) -> &'static str {
     }
 }
 
+/// `1,234 events`, `1 event`.
+pub(in crate::commands) fn counted(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
 /// `1,234,567`.
-fn grouped(number: u64) -> String {
+pub(in crate::commands) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -197,19 +202,7 @@ mod tests {
     use super::*;
 
     fn a_check(id: &str, found: u64, examples: Vec<Example>) -> CheckReport {
-        let check = check(id).unwrap();
-        CheckReport {
-            id: id.to_owned(),
-            severity: check.severity,
-            holds: check.holds.to_owned(),
-            means: check.means.to_owned(),
-            remedy: check.remedy.to_owned(),
-            from: check.from.to_owned(),
-            skipped: None,
-            looked_at: 1234,
-            found,
-            examples,
-        }
+        CheckReport::of(check(id).unwrap(), 1234, found, examples)
     }
 
     fn a_report(checks: Vec<CheckReport>) -> Report {

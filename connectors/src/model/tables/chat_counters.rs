@@ -66,7 +66,7 @@ impl ChatCounter {
 pub enum AllocateError {
     /// An incident: nothing can be sent to this chat until a person acts.
     #[error(
-        "chat '{chat}' has no sequence counter; recover it from the chat's messages before it is used again"
+        "chat '{chat}' has no sequence counter; recover it with 'courant counters recover --chat {chat}'"
     )]
     CounterMissing { chat: ChatId },
     #[error(transparent)]
@@ -121,6 +121,26 @@ pub fn create_write(counter: &ChatCounter) -> Write {
 /// [`StoreError::ConditionFailed`] if there is one: it is never set back.
 pub async fn create(store: &dyn WriteStore, counter: &ChatCounter) -> Result<()> {
     store.write(create_write(counter), Returning::Nothing, Durability::Synced).await.map(drop)
+}
+
+/// Recovers a counter that is missing, or behind what its chat has used: it is at `sequence` then, and says so. A
+/// counter that is there or further is never set back: then the condition fails. Part of a transaction with
+/// [`still_formed`](super::chats::still_formed), since an update makes an item where there is none.
+pub fn recover_write(chat: &ChatId, sequence: u64, now: Timestamp) -> Write {
+    let update = Update::new()
+        .set("sequence_counter", sequence)
+        .set_if_missing("created_at", now)
+        .set("updated_at", now)
+        .set("recovered_at", now)
+        .set("recovered_from_sequence", sequence);
+    let behind = Condition::less("sequence_counter", sequence);
+    Write::update(TABLE, Key::new("chat_id", chat), update)
+        .only_if(Condition::missing("sequence_counter").or(behind))
+}
+
+/// Part of a transaction that rests on the chat never having had messages: it would have a counter.
+pub fn still_missing(chat: &ChatId) -> Write {
+    Write::Check { table: TABLE, key: Key::new("chat_id", chat), condition: Condition::missing("chat_id") }
 }
 
 /// The request of [`get`], for a batch of several.
@@ -190,6 +210,21 @@ mod tests {
         assert_eq!(error.remedy(), Remedy::Stop);
         let unknown = AllocateError::from(StoreError::UnknownOutcome("timeout".into()));
         assert_eq!(unknown.remedy(), Remedy::Retry, "at worst a gap");
+    }
+
+    #[test]
+    fn recovering_never_sets_a_counter_back() {
+        let Write::Update { update, condition, .. } = recover_write(&"chat_1".into(), 40, NOW) else {
+            panic!("not an update")
+        };
+        let condition = condition.unwrap();
+        let at = |sequence: u64| Item::new().with("chat_id", "chat_1").with("sequence_counter", sequence);
+        assert!(condition.holds(None) && condition.holds(Some(&at(39))));
+        assert!(condition.holds(Some(&Item::new().with("chat_id", "chat_1"))), "allocation misses it too");
+        assert!(!condition.holds(Some(&at(40))) && !condition.holds(Some(&at(41))));
+        let made = update.apply(Item::new().with("chat_id", "chat_1")).unwrap();
+        assert_eq!(ChatCounter::from_item(&made).unwrap().sequence_counter, 40);
+        assert_eq!(made.u64("recovered_from_sequence"), Some(40), "it can be told later");
     }
 
     #[tokio::test]

@@ -20,8 +20,8 @@ use crate::store::{
 };
 
 pub use state::{
-    ChatState, Roster, abandon_write, begin_write, change_write, count_write, create_counted_write,
-    form_write, state_lookup, still_absent, still_forming,
+    ChatState, Roster, abandon_begun_write, abandon_write, begin_write, change_write, count_write,
+    create_counted_write, form_write, state_lookup, still_absent, still_formed, still_forming,
 };
 
 const TABLE: Name = Name::new_static("chats");

@@ -111,6 +111,14 @@ pub async fn before(
     send(store, query).await
 }
 
+/// The last message of a chat, for those who want no more of it than its sequence. Strong: counters are recovered from
+/// it. The item is not read as a message, so that a damaged one tells its sequence too.
+pub fn last_query(chat: &ChatId) -> Query {
+    let mut query = query(chat, NonZeroU32::MIN);
+    query.direction = Direction::Backward;
+    query
+}
+
 fn query(chat: &ChatId, limit: NonZeroU32) -> Query {
     let mut query = Query::new(TABLE, "chat_id", chat);
     query.limit = Some(limit.get());

@@ -15,23 +15,23 @@ use courant_connectors::log::{
 use courant_connectors::model::topics::MessagePersisted;
 use courant_connectors::store::{Get, Item, Page, Query, ReadStore, Scan, ScanStore, StoreError, Within};
 
-pub(super) struct Lies {
+pub(crate) struct Lies {
     engine: Arc<Engine>,
     /// Messages that there are beside those in the table.
-    pub(super) doubled: Mutex<Vec<Item>>,
+    pub(crate) doubled: Mutex<Vec<Item>>,
     /// Rows of `user_chats-index` that are left out, by chat and user.
-    pub(super) hidden: Mutex<BTreeSet<(String, String)>>,
+    pub(crate) hidden: Mutex<BTreeSet<(String, String)>>,
     /// Rows of it that there are beside those of the table.
-    pub(super) ghosts: Mutex<Vec<Item>>,
+    pub(crate) ghosts: Mutex<Vec<Item>>,
     /// Records after the last one of a partition.
-    pub(super) appended: Mutex<BTreeMap<TopicPartition, Vec<LogRecord>>>,
+    pub(crate) appended: Mutex<BTreeMap<TopicPartition, Vec<LogRecord>>>,
     /// Watermarks and counters, by chat, that are one less at a second look.
-    pub(super) set_back: Mutex<BTreeSet<(&'static str, String)>>,
+    pub(crate) set_back: Mutex<BTreeSet<(&'static str, String)>>,
     second_look: AtomicBool,
 }
 
 impl Lies {
-    pub(super) fn about(engine: Arc<Engine>) -> Self {
+    pub(crate) fn about(engine: Arc<Engine>) -> Self {
         Self {
             engine,
             doubled: Mutex::default(),
@@ -44,7 +44,7 @@ impl Lies {
     }
 
     /// The events that are in a partition.
-    pub(super) async fn events_of(&self, partition: &TopicPartition) -> Vec<MessagePersisted> {
+    pub(crate) async fn events_of(&self, partition: &TopicPartition) -> Vec<MessagePersisted> {
         let marks = self.engine.watermarks(&partition.topic).await.unwrap()[partition.partition as usize];
         let mut reader = self.engine.read_from([(partition.clone(), marks.low)].into()).await.unwrap();
         let mut events = Vec::new();
@@ -57,7 +57,7 @@ impl Lies {
         events.into_iter().flatten().collect()
     }
 
-    pub(super) fn begin_second_look(&self) {
+    pub(crate) fn begin_second_look(&self) {
         self.second_look.store(true, Ordering::Relaxed);
     }
 

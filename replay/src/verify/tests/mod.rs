@@ -6,5 +6,5 @@ mod lies;
 mod live;
 mod mutations;
 mod property;
-mod retention;
-mod world;
+pub(crate) mod retention;
+pub(crate) mod world;

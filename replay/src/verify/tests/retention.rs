@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use courant_connectors::embedded::{Clock, Engine, Options as EngineOptions};
-use courant_connectors::log::{AdminLog as _, WriteLog as _};
+use courant_connectors::log::{AdminLog as _, Fetch, ReadLog as _, Topic, TopicPartition, WriteLog as _};
 use courant_connectors::model::tables::TABLES;
 use courant_connectors::model::tables::messages::{self, Message};
 use courant_connectors::model::topics::{self, MessagePersisted, messages_persisted};
@@ -18,14 +18,14 @@ use crate::verify::context::{before, now};
 use crate::verify::{Deployment, Options, Report, verify};
 
 /// An engine whose clock can be set, with one chat's messages in it.
-struct Past {
-    engine: Arc<Engine>,
+pub(crate) struct Past {
+    pub(crate) engine: Arc<Engine>,
     clock: Arc<AtomicU64>,
     _folder: tempfile::TempDir,
 }
 
 impl Past {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(AtomicU64::new(now().unix_millis()));
         let time = Arc::clone(&clock);
@@ -41,23 +41,47 @@ impl Past {
         Self { engine, clock, _folder: folder }
     }
 
-    fn set_clock(&self, time: Timestamp) {
+    pub(crate) fn set_clock(&self, time: Timestamp) {
         self.clock.store(time.unix_millis(), Ordering::Relaxed);
     }
 
     /// Stores a message of that time, and publishes it then or not at all.
-    async fn store(&self, chat: &str, sequence: u64, at: Timestamp, published: bool) -> Message {
+    pub(crate) async fn store(&self, chat: &str, sequence: u64, at: Timestamp, published: bool) -> Message {
         let stored = message(&chat.into(), &UserId::generate(), sequence, at);
         let write = messages::put_write(&stored);
         self.engine.write(write, Returning::Nothing, Durability::Synced).await.unwrap();
         if published {
             self.set_clock(at);
-            let record = MessagePersisted::of(stored.clone()).encode();
-            for appended in self.engine.produce(&messages_persisted::NAME.into(), vec![record]).await {
-                appended.unwrap();
-            }
+            self.publish(&stored).await;
         }
         stored
+    }
+
+    pub(crate) async fn publish(&self, stored: &Message) {
+        let record = MessagePersisted::of(stored.clone()).encode();
+        for appended in self.engine.produce(&messages_persisted::NAME.into(), vec![record]).await {
+            appended.unwrap();
+        }
+    }
+
+    /// When the first event was appended that each partition still holds.
+    pub(crate) async fn first_events(&self) -> Vec<Timestamp> {
+        let topic = Topic::from(messages_persisted::NAME);
+        let mut firsts = Vec::new();
+        for (number, marks) in (0..).zip(self.engine.watermarks(&topic).await.unwrap()) {
+            if marks.low == marks.high {
+                continue;
+            }
+            let from = [(TopicPartition::new(&topic, number), marks.low)].into();
+            let mut reader = self.engine.read_from(from).await.unwrap();
+            while let Fetch::Records { records, .. } = reader.fetch(1).await.unwrap() {
+                if let Some(first) = records.first() {
+                    firsts.push(first.at.into());
+                    break;
+                }
+            }
+        }
+        firsts
     }
 
     async fn verify(&self, options: Options) -> Report {

@@ -30,24 +30,24 @@ use super::lies::Lies;
 use crate::verify::context::{before, now};
 use crate::verify::{Deployment, Options, Report, verify};
 
-pub(super) const HOUR: Duration = Duration::from_secs(3600);
-pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
 
-pub(super) struct World {
-    pub(super) engine: Arc<Engine>,
+pub(crate) struct World {
+    pub(crate) engine: Arc<Engine>,
     /// What the store and the log are made to say beside what is in them.
-    pub(super) lies: Arc<Lies>,
+    pub(crate) lies: Arc<Lies>,
     numbers: AtomicU32,
     _folder: TempDir,
 }
 
 /// Short, since an index that is wrong is waited for this long.
-pub(super) fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options { grace: Duration::from_millis(20), ..Options::default() }
 }
 
 impl World {
-    pub(super) async fn empty() -> Self {
+    pub(crate) async fn empty() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::open(folder.path(), EngineOptions::default()).await.unwrap();
         for schema in TABLES {
@@ -61,7 +61,7 @@ impl World {
     }
 
     /// With everything that a deployment in order may have: gaps, copies of events, messages whose keys have ended.
-    pub(super) async fn healthy() -> Self {
+    pub(crate) async fn healthy() -> Self {
         let world = Self::empty().await;
         let (ann, ben, cem) = (world.user().await, world.user().await, world.user().await);
         let team = world.chat(ChatType::Group, &[&ann, &ben, &cem]).await;
@@ -85,12 +85,12 @@ impl World {
         world
     }
 
-    pub(super) fn deployment(&self) -> Deployment {
+    pub(crate) fn deployment(&self) -> Deployment {
         let lies = &self.lies;
         Deployment { store: Arc::clone(lies) as _, scan: Arc::clone(lies) as _, log: Arc::clone(lies) as _ }
     }
 
-    pub(super) async fn verify(&self, options: Options) -> Report {
+    pub(crate) async fn verify(&self, options: Options) -> Report {
         let lies = Arc::clone(&self.lies);
         let arm = move |progress: crate::verify::Progress| {
             if progress.phase == "second look" {
@@ -101,23 +101,23 @@ impl World {
     }
 
     /// How much was found, by check.
-    pub(super) async fn found(&self, options: Options) -> BTreeMap<String, u64> {
+    pub(crate) async fn found(&self, options: Options) -> BTreeMap<String, u64> {
         found(&self.verify(options).await)
     }
 
-    pub(super) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) async fn store(&self, write: Write) {
+    pub(crate) async fn store(&self, write: Write) {
         self.engine.write(write, Returning::Nothing, Durability::Synced).await.unwrap();
     }
 
-    pub(super) async fn put(&self, table: &'static str, item: Item) {
+    pub(crate) async fn put(&self, table: &'static str, item: Item) {
         self.store(Write::put(table, item)).await;
     }
 
-    pub(super) async fn user(&self) -> UserId {
+    pub(crate) async fn user(&self) -> UserId {
         let user_id = UserId::generate();
         let user = User {
             user_id: user_id.clone(),
@@ -134,7 +134,7 @@ impl World {
     }
 
     /// A chat of an hour ago; the first member owns it.
-    pub(super) async fn chat(&self, chat_type: ChatType, members: &[&UserId]) -> ChatId {
+    pub(crate) async fn chat(&self, chat_type: ChatType, members: &[&UserId]) -> ChatId {
         let (chat_id, then) = (ChatId::generate(), before(now(), HOUR));
         let chat = Chat {
             chat_id: chat_id.clone(),
@@ -172,52 +172,75 @@ impl World {
     }
 
     /// A group of somebody new, for damage that is not to touch anything else.
-    pub(super) async fn own_chat(&self) -> (ChatId, UserId) {
+    pub(crate) async fn own_chat(&self) -> (ChatId, UserId) {
         let user = self.user().await;
         (self.chat(ChatType::Group, &[&user]).await, user)
     }
 
+    /// A large group that was begun, with so many of its members, and not made.
+    pub(crate) async fn begin_group(&self, at: Timestamp, members: usize) -> Chat {
+        let chat = Chat {
+            chat_id: ChatId::generate(),
+            chat_type: ChatType::Group,
+            name: Some("Everybody".to_owned()),
+            created_by: self.user().await,
+            created_at: at,
+            updated_at: at,
+        };
+        self.store(chats::begin_write(&chat)).await;
+        self.stage_members(&chat, members).await;
+        chat
+    }
+
+    pub(crate) async fn stage_members(&self, chat: &Chat, members: usize) {
+        for number in 0..members {
+            let user = if number == 0 { chat.created_by.clone() } else { self.user().await };
+            let member = Membership { joined_at: chat.created_at, ..membership(&chat.chat_id, &user) };
+            self.store(chat_memberships::stage_write(&member)).await;
+        }
+    }
+
     /// Writes down how many are in a chat.
-    pub(super) async fn count_members(&self, chat: &ChatId, roster: Roster) {
+    pub(crate) async fn count_members(&self, chat: &ChatId, roster: Roster) {
         self.store(chats::count_write(chat, roster)).await;
     }
 
-    pub(super) async fn allocate(&self, chat: &ChatId) -> u64 {
+    pub(crate) async fn allocate(&self, chat: &ChatId) -> u64 {
         *chat_counters::allocate(&*self.engine, chat, NonZeroU32::MIN, now()).await.unwrap().start()
     }
 
     /// The next message of a chat, of an hour ago, not stored yet.
-    pub(super) async fn message(&self, chat: &ChatId, sender: &UserId) -> Message {
+    pub(crate) async fn message(&self, chat: &ChatId, sender: &UserId) -> Message {
         message(chat, sender, self.allocate(chat).await, before(now(), HOUR))
     }
 
-    pub(super) async fn store_message(&self, message: &Message) {
+    pub(crate) async fn store_message(&self, message: &Message) {
         let writes = vec![messages::put_write(message), idempotency_keys::put_write(&key_of(message))];
         self.engine.transact(Transaction { writes, token: None }).await.unwrap();
     }
 
-    pub(super) async fn publish(&self, message: &Message) {
+    pub(crate) async fn publish(&self, message: &Message) {
         self.tell(topics::messages_persisted::NAME, &MessagePersisted::of(message.clone())).await;
     }
 
-    pub(super) async fn send(&self, chat: &ChatId, sender: &UserId) -> Message {
+    pub(crate) async fn send(&self, chat: &ChatId, sender: &UserId) -> Message {
         let message = self.message(chat, sender).await;
         self.store_message(&message).await;
         self.publish(&message).await;
         message
     }
 
-    pub(super) async fn tell<P: Payload>(&self, topic: &str, event: &Event<P>) {
+    pub(crate) async fn tell<P: Payload>(&self, topic: &str, event: &Event<P>) {
         self.append(topic, event.encode()).await;
     }
 
-    pub(super) async fn append(&self, topic: &str, record: NewRecord) {
+    pub(crate) async fn append(&self, topic: &str, record: NewRecord) {
         for appended in self.engine.produce(&topic.into(), vec![record]).await {
             appended.unwrap();
         }
     }
 
-    pub(super) async fn change_member(&self, chat: &ChatId, user: &UserId, change_type: ChangeType) {
+    pub(crate) async fn change_member(&self, chat: &ChatId, user: &UserId, change_type: ChangeType) {
         match change_type {
             ChangeType::Added => {
                 chat_memberships::add(&*self.engine, &membership(chat, user)).await.map(drop).unwrap();
@@ -241,7 +264,7 @@ impl World {
         self.tell(topics::memberships_changed::NAME, &event).await;
     }
 
-    pub(super) async fn session(&self, user: &UserId) -> SessionId {
+    pub(crate) async fn session(&self, user: &UserId) -> SessionId {
         let session_id = SessionId::generate();
         let session = Session {
             session_id: session_id.clone(),
@@ -259,18 +282,18 @@ impl World {
     }
 }
 
-pub(super) fn found(report: &Report) -> BTreeMap<String, u64> {
+pub(crate) fn found(report: &Report) -> BTreeMap<String, u64> {
     let broken = report.checks.iter().filter(|check| check.found > 0);
     broken.map(|check| (check.id.clone(), check.found)).collect()
 }
 
 /// The item that keeps a phone number for a user.
-pub(super) fn number_kept_for(phone_number: &str, user: &UserId) -> Item {
+pub(crate) fn number_kept_for(phone_number: &str, user: &UserId) -> Item {
     let id = format!("phone#{phone_number}");
     Item::new().with("user_id", id).with("owner_id", user).with("created_at", now())
 }
 
-pub(super) fn membership(chat: &ChatId, user: &UserId) -> Membership {
+pub(crate) fn membership(chat: &ChatId, user: &UserId) -> Membership {
     Membership {
         chat_id: chat.clone(),
         user_id: user.clone(),
@@ -280,7 +303,7 @@ pub(super) fn membership(chat: &ChatId, user: &UserId) -> Membership {
     }
 }
 
-pub(super) fn message(chat: &ChatId, sender: &UserId, sequence: u64, created_at: Timestamp) -> Message {
+pub(crate) fn message(chat: &ChatId, sender: &UserId, sequence: u64, created_at: Timestamp) -> Message {
     let message_id = MessageId::generate();
     Message {
         chat_id: chat.clone(),
@@ -294,7 +317,7 @@ pub(super) fn message(chat: &ChatId, sender: &UserId, sequence: u64, created_at:
     }
 }
 
-pub(super) fn key_of(message: &Message) -> IdempotencyKey {
+pub(crate) fn key_of(message: &Message) -> IdempotencyKey {
     IdempotencyKey {
         chat_id: message.chat_id.clone(),
         client_message_id: message.client_message_id.clone(),

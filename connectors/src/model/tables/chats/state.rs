@@ -10,9 +10,9 @@
 //! up, finds the group formed or gone and changes nothing.
 
 use super::{Chat, MAX_MEMBERS, SCHEMA, TABLE};
-use crate::model::ChatId;
 use crate::model::tables::attributes::Attributes;
 use crate::model::tables::chat_memberships::{Change, ChangeType, Role};
+use crate::model::{ChatId, Timestamp};
 use crate::store::{Comparison, Condition, Consistency, Get, Item, Key, Result, Update, Write};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,6 +103,17 @@ pub fn abandon_write(chat: &ChatId) -> Write {
     Write::delete(TABLE, key(chat)).only_if(Condition::exists(FORMING))
 }
 
+/// Like [`abandon_write`], of the very attempt that was begun then: one that was begun again meanwhile goes on.
+pub fn abandon_begun_write(chat: &ChatId, begun_at: Timestamp) -> Write {
+    let that_one = Condition::exists(FORMING).and(Condition::equals("created_at", begun_at));
+    Write::delete(TABLE, key(chat)).only_if(that_one)
+}
+
+/// Part of a transaction that writes something of a chat: it is there, for everybody.
+pub fn still_formed(chat: &ChatId) -> Write {
+    Write::Check { table: TABLE, key: key(chat), condition: has_formed() }
+}
+
 /// Part of every transaction that takes members of an abandoned group out: nobody has begun it again.
 pub fn still_absent(chat: &ChatId) -> Write {
     Write::Check { table: TABLE, key: key(chat), condition: Condition::missing("chat_id") }
@@ -143,7 +154,6 @@ pub fn change_write(chat: &ChatId, change: &Change, before: Option<Role>) -> Wri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Timestamp;
     use crate::model::tables::chats::ChatType;
 
     const NOW: Timestamp = Timestamp::from_unix_millis(1_769_783_400_000);
@@ -234,7 +244,10 @@ mod tests {
         for write in closed {
             assert!(!write.condition().unwrap().holds(Some(&forming)), "{write:?}");
         }
-        let late = [still_forming(&id), form_write(&id, roster), abandon_write(&id)];
+        let again = abandon_begun_write(&id, LATER);
+        assert!(!again.condition().unwrap().holds(Some(&forming)), "begun again, it goes on");
+        let late =
+            [still_forming(&id), form_write(&id, roster), abandon_write(&id), abandon_begun_write(&id, NOW)];
         for write in late {
             assert!(write.condition().unwrap().holds(Some(&forming)));
             assert!(!write.condition().unwrap().holds(Some(&counted(2, 1))), "{write:?}");

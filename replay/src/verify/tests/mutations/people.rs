@@ -1,7 +1,7 @@
 //! Damage to chats, members, watermarks, users and sessions.
 
 use courant_connectors::model::tables::chat_memberships::{self, Role};
-use courant_connectors::model::tables::chats::{self, Chat, ChatType, Roster};
+use courant_connectors::model::tables::chats::{ChatType, Roster};
 use courant_connectors::model::tables::{delivery_state, sessions, users};
 use courant_connectors::model::{ChatId, UserId};
 use courant_connectors::store::{Item, Key, ReadStore as _, Update, Write};
@@ -44,17 +44,8 @@ pub(super) async fn membership_without_chat(world: &World) -> Expected {
 }
 
 pub(super) async fn chat_that_never_formed(world: &World) -> Expected {
-    let (chat_id, owner, then) = (ChatId::generate(), world.user().await, before(now(), HOUR));
-    let chat = Chat {
-        chat_id: chat_id.clone(),
-        chat_type: ChatType::Group,
-        name: Some("Everybody".to_owned()),
-        created_by: owner.clone(),
-        created_at: then,
-        updated_at: then,
-    };
-    world.store(chats::begin_write(&chat)).await;
-    chat_memberships::add(&*world.engine, &membership(&chat_id, &owner)).await.unwrap();
+    let then = before(now(), HOUR);
+    let chat_id = world.begin_group(then, 1).await.chat_id;
     Expected::of("chat-formed", &chat_id).saying(format!("since {then}"))
 }
 

@@ -1,0 +1,195 @@
+//! Counters that are in order are left alone; others are recovered to what was used and never set back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use courant_connectors::embedded::Engine;
+use courant_connectors::model::ChatId;
+use courant_connectors::model::tables::{chat_counters, delivery_state};
+use courant_connectors::store::{Consistency, Item, Key, ReadStore as _, Write};
+use tokio_util::sync::CancellationToken;
+
+use super::{Action, CounterReport, Fault, Options, Recoverable, Report, Seen, counters};
+use crate::verify::Deployment;
+use crate::verify::context::{before, now};
+use crate::verify::tests::world::{HOUR, World};
+
+fn options(action: Action) -> Options {
+    Options { action, grace: Duration::from_millis(10), ..Options::default() }
+}
+
+async fn run(world: &World, options: Options) -> Report {
+    let engine = &world.engine;
+    let deployment = Deployment {
+        store: Arc::clone(engine) as _,
+        scan: Arc::clone(engine) as _,
+        log: Arc::clone(engine) as _,
+    };
+    let store = Arc::clone(engine) as _;
+    counters(Recoverable { deployment, store }, options, |_| {}, CancellationToken::new()).await.unwrap()
+}
+
+async fn item(engine: &Engine, chat: &ChatId) -> Option<Item> {
+    engine.get(chat_counters::lookup(chat, Consistency::Strong)).await.unwrap()
+}
+
+async fn value(world: &World, chat: &ChatId) -> Option<u64> {
+    item(&world.engine, chat).await.and_then(|item| item.u64("sequence_counter"))
+}
+
+async fn lose(world: &World, chat: &ChatId) {
+    world.store(Write::delete("chat_counters", Key::new("chat_id", chat))).await;
+}
+
+/// A chat with three messages and the sequences used up to `used`.
+async fn chat(world: &World) -> ChatId {
+    let (chat, user) = world.own_chat().await;
+    for _ in 0..3 {
+        world.send(&chat, &user).await;
+    }
+    chat
+}
+
+#[tokio::test]
+async fn what_is_in_order_is_left_alone() {
+    let world = World::healthy().await;
+    world.begin_group(before(now(), HOUR), 2).await; // a counter comes when it is made
+    for action in [Action::Check, Action::DryRun, Action::Recover] {
+        let report = run(&world, Options { with_log: true, ..options(action) }).await;
+        assert_eq!((report.chats, report.found, report.recovered), (4, 0, 0), "{report:?}");
+    }
+}
+
+#[tokio::test]
+async fn missing_and_behind_are_told_and_recovered_on_request() {
+    let world = World::healthy().await;
+    let (missing, behind, damaged) = (chat(&world).await, chat(&world).await, chat(&world).await);
+    lose(&world, &missing).await;
+    let set =
+        |chat: &ChatId| Item::new().with("chat_id", chat).with("created_at", now()).with("updated_at", now());
+    world.put("chat_counters", set(&behind).with("sequence_counter", 1)).await;
+    world.put("chat_counters", set(&damaged)).await; // its value is gone
+
+    let told = run(&world, options(Action::Check)).await;
+    let faults = |report: &Report| -> Vec<(ChatId, Fault, Option<u64>, u64)> {
+        let fault = |told: &CounterReport| (told.chat_id.clone(), told.fault, told.counter, told.highest);
+        report.counters.iter().map(fault).collect()
+    };
+    let expected = vec![
+        (missing.clone(), Fault::Missing, None, 3),
+        (behind.clone(), Fault::Behind, Some(1), 3),
+        (damaged.clone(), Fault::Missing, None, 3),
+    ];
+    assert_eq!((told.found, told.left(), faults(&told)), (3, 3, expected.clone()));
+    let dry = run(&world, options(Action::DryRun)).await;
+    assert!(dry.counters.iter().all(|told| told.would_be == Some(3) && told.set_to.is_none()), "{dry:?}");
+    assert_eq!((value(&world, &missing).await, value(&world, &behind).await), (None, Some(1)), "as it was");
+
+    let one = Options { chats: vec![missing.clone()], ..options(Action::Recover) };
+    assert_eq!(run(&world, one).await.recovered, 1);
+    assert_eq!((value(&world, &missing).await, value(&world, &behind).await), (Some(3), Some(1)));
+    let report = run(&world, options(Action::Recover)).await;
+    assert_eq!((report.found, report.recovered, report.left()), (2, 2, 0), "{report:?}");
+    for chat in [&missing, &behind, &damaged] {
+        let counter = item(&world.engine, chat).await.unwrap();
+        assert_eq!(counter.u64("recovered_from_sequence"), Some(3), "it can be told later");
+        assert_eq!(world.allocate(chat).await, 4);
+    }
+    assert_eq!(run(&world, options(Action::Check)).await.found, 0);
+}
+
+/// A store that came from a backup is behind what people have seen.
+#[tokio::test]
+async fn what_people_have_seen_counts_as_used() {
+    let world = World::healthy().await;
+    let (acked, told) = (world.own_chat().await, world.own_chat().await);
+    for (chat, user) in [&acked, &told] {
+        let last = world.send(chat, user).await;
+        let message = world.message(chat, user).await;
+        world.publish(&message).await; // and lost with the store
+        assert_eq!(last.sequence, 1);
+        lose(&world, chat).await;
+    }
+    let counter = Item::new().with("chat_id", &told.0).with("sequence_counter", 1);
+    world.put("chat_counters", counter.with("created_at", now()).with("updated_at", now())).await;
+    delivery_state::advance(&*world.engine, &acked.1, &acked.0, 2, now()).await.unwrap();
+
+    let without_log = run(&world, options(Action::Recover)).await;
+    let [only] = &without_log.counters[..] else { panic!("{without_log:?}") };
+    assert_eq!((&only.chat_id, only.set_to, only.seen_in), (&acked.0, Some(2), Seen::Watermarks));
+    let with_log = run(&world, Options { with_log: true, ..options(Action::Recover) }).await;
+    let [only] = &with_log.counters[..] else { panic!("{with_log:?}") };
+    assert_eq!((&only.chat_id, only.set_to, only.seen_in), (&told.0, Some(2), Seen::Log));
+}
+
+#[tokio::test]
+async fn a_margin_is_a_gap_and_a_counter_ahead_stays() {
+    let world = World::healthy().await;
+    let (lost, ahead) = (chat(&world).await, chat(&world).await);
+    lose(&world, &lost).await;
+    for _ in 0..10 {
+        world.allocate(&ahead).await;
+    }
+    let report = run(&world, Options { margin: 500, ..options(Action::Recover) }).await;
+    assert_eq!((report.recovered, value(&world, &lost).await), (1, Some(503)));
+    assert_eq!(value(&world, &ahead).await, Some(13));
+}
+
+#[tokio::test]
+async fn what_cannot_be_recovered_is_told() {
+    let world = World::healthy().await;
+    let chat = chat(&world).await;
+    let wrong = Item::new().with("chat_id", &chat).with("sequence_counter", "three");
+    world.put("chat_counters", wrong).await;
+    let nobody = ChatId::from("chat_nobody");
+    let named = Options { chats: vec![chat.clone(), nobody.clone()], ..options(Action::Recover) };
+    let report = run(&world, named).await;
+    let faults: Vec<_> = report.counters.iter().map(|told| (&told.chat_id, told.fault)).collect();
+    assert!(
+        faults.contains(&(&chat, Fault::Unreadable)) && faults.contains(&(&nobody, Fault::NoChat)),
+        "{faults:?}"
+    );
+    assert_eq!((report.recovered, report.left()), (0, 2));
+    assert_eq!(item(&world.engine, &nobody).await, None, "no counter is made for no chat");
+}
+
+/// A writer that had its sequence before the counter was lost stores its message after it was recovered.
+#[tokio::test]
+async fn a_late_writer_raises_the_counter_once_more() {
+    let world = Arc::new(World::healthy().await);
+    let (chat, user) = world.own_chat().await;
+    world.send(&chat, &user).await;
+    let (_, late) = (world.message(&chat, &user).await, world.message(&chat, &user).await);
+    lose(&world, &chat).await;
+    let comes = Arc::clone(&world);
+    let late_writer = move |progress: crate::verify::Progress| {
+        if progress.phase == "second look" && progress.done == 0 {
+            let (world, late) = (Arc::clone(&comes), late.clone());
+            let store = async move { world.store_message(&late).await };
+            std::thread::spawn(move || futures::executor::block_on(store)).join().unwrap();
+        }
+    };
+    let engine = &world.engine;
+    let deployment = Deployment {
+        store: Arc::clone(engine) as _,
+        scan: Arc::clone(engine) as _,
+        log: Arc::clone(engine) as _,
+    };
+    let work = Recoverable { deployment, store: Arc::clone(engine) as _ };
+    let once = options(Action::Recover);
+    // Told twice of the phase, it would store the message twice.
+    let report = counters(work, once, once_only(late_writer), CancellationToken::new()).await.unwrap();
+    assert_eq!((report.found, report.recovered, report.counters[0].set_to), (1, 1, Some(3)), "{report:?}");
+    assert_eq!(world.allocate(&chat).await, 4);
+}
+
+fn once_only(
+    act: impl Fn(crate::verify::Progress) + Send + Sync + 'static,
+) -> impl Fn(crate::verify::Progress) + Send + Sync + 'static {
+    let done = std::sync::Once::new();
+    move |progress| {
+        if progress.phase == "second look" {
+            done.call_once(|| act(progress));
+        }
+    }
+}
