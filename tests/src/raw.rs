@@ -67,6 +67,7 @@ pub async fn ask(stream: &mut TcpStream, request: &str) -> RawAnswer {
 /// The code of a WebSocket frame, in its first byte.
 pub const TEXT: u8 = 1;
 pub const BINARY: u8 = 2;
+pub const CLOSE: u8 = 8;
 pub const PING: u8 = 9;
 /// The bit that says that a frame is the last of its message.
 pub const FINAL: u8 = 0x80;
@@ -84,11 +85,11 @@ pub fn frame_head(first: u8, length: u64) -> Vec<u8> {
     match (u8::try_from(length), u16::try_from(length)) {
         (Ok(short @ 0..=125), _) => bytes.push(0x80 | short),
         (_, Ok(medium)) => {
-            bytes.push(0x80 | 126);
+            bytes.push(0xfe);
             bytes.extend_from_slice(&medium.to_be_bytes());
         }
         _ => {
-            bytes.push(0x80 | 127);
+            bytes.push(0xff);
             bytes.extend_from_slice(&length.to_be_bytes());
         }
     }
@@ -150,9 +151,8 @@ impl RawSocket {
     /// Reads until the server closes; its code.
     pub async fn closed(&mut self) -> Option<u16> {
         loop {
-            match self.next().await? {
-                (8, payload) => return Some(u16::from_be_bytes([*payload.first()?, *payload.get(1)?])),
-                _ => {}
+            if let (CLOSE, payload) = self.next().await? {
+                return Some(u16::from_be_bytes([*payload.first()?, *payload.get(1)?]));
             }
         }
     }

@@ -273,7 +273,7 @@ where
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("nobody else has it");
     let slot = ConnectionSlot(Arc::new(permit));
     let alone = Visitors::new(1, Arc::new([]));
-    let visit = alone.enter(peer.ip(), House::HasRoom).ok().expect("nobody else is here");
+    let visit = alone.enter(peer.ip(), House::HasRoom).expect("nobody else is here");
     let from = Arrival { peer, slot, visit: Arc::new(visit), trusted_proxies: Arc::new([]) };
     let routes = routes.clone().recover(super::error::answer).unify();
     match answer(&routes, &from, request).await {
