@@ -9,6 +9,7 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
 
+use crate::config::BatchLimits;
 use crate::derived::Derived;
 use crate::services::Services;
 use crate::stage::{Source, Stage};
@@ -190,6 +191,10 @@ pub struct Built {
     pub rekeys: bool,
     /// Records it is given at a time at the most, whatever its `batch` says.
     pub max_batch: Option<NonZeroU32>,
+    /// What it is given at a time where the file says nothing; see [`Built::gathers`].
+    pub gathers: Option<BatchLimits>,
+    /// It works in one lane only.
+    pub in_one_lane: bool,
     /// The store that a sink makes from what it is given, if it can be made again from history.
     pub derives: Option<Arc<dyn Derived>>,
     /// The dead-letter queue that a source reads to its end; letters of the same pipeline must not go there.
@@ -212,6 +217,8 @@ impl Built {
             outputs: Vec::new(),
             rekeys: false,
             max_batch: None,
+            gathers: None,
+            in_one_lane: false,
             derives: None,
             drains: None,
         }
@@ -227,6 +234,20 @@ impl Built {
     #[must_use]
     pub fn max_batch(mut self, records: NonZeroU32) -> Self {
         self.max_batch = Some(records);
+        self
+    }
+
+    /// What the stage is given at a time where its entry has no `batch`: for those that a small batch costs much.
+    #[must_use]
+    pub fn gathers(mut self, limits: BatchLimits) -> Self {
+        self.gathers = Some(limits);
+        self
+    }
+
+    /// Declares that the stage keeps one state for all keys: it has one lane, and a file that says otherwise is wrong.
+    #[must_use]
+    pub fn in_one_lane(mut self) -> Self {
+        self.in_one_lane = true;
         self
     }
 

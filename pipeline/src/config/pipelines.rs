@@ -25,6 +25,7 @@ pub(super) fn check_all(node: &Node, check: &mut Check<'_>) -> Vec<Topology> {
         let links = wiring::wire(&draft, check.registry, check.report);
         check_authority(&draft, &links, check);
         letters::check(&draft, check.report);
+        refuse_lanes(&draft, check);
         if check.report.errors() == before {
             topologies.extend(topology(draft, &links, check));
         }
@@ -46,6 +47,19 @@ fn refuse_same_name<'n>(draft: &Draft<'n>, names: &mut BTreeMap<&'n str, &'n Spo
     };
     let message = format!("two pipelines are called {}", quote(name));
     check.report.error(&written.at, &draft.at.key("name").path, message, help);
+}
+
+/// A stage with one state for all keys works in one lane.
+fn refuse_lanes(draft: &Draft<'_>, check: &mut Check<'_>) {
+    for stage in &draft.stages {
+        let lanes = stage.node.get("lanes");
+        let one_only = stage.built.as_ref().is_some_and(|built| built.in_one_lane);
+        if let Some(lanes) = lanes.filter(|lanes| one_only && lanes.to_json() != 1) {
+            let message = format!("stage `{}` works in one lane", stage.name);
+            let help = Some("it keeps one state for all keys: leave `lanes` out".to_owned());
+            check.report.error(&lanes.at, &stage.at.key("lanes").path, message, help);
+        }
+    }
 }
 
 fn check_authority(draft: &Draft<'_>, links: &[Link], check: &mut Check<'_>) {
@@ -92,6 +106,12 @@ fn topology(draft: Draft<'_>, links: &[Link], check: &mut Check<'_>) -> Option<T
     for ((stage, entry_stage), link) in draft.stages.into_iter().zip(&entry.stage).zip(links) {
         let built = stage.built?;
         let mut policy = policy(entry_stage, &entry.name);
+        if let (Some(limits), None) = (built.gathers, stage.node.get("batch")) {
+            policy.batch = limits;
+        }
+        if built.in_one_lane {
+            policy.lanes = Some(1);
+        }
         if let Some(most) = built.max_batch {
             policy.batch.records = policy.batch.records.min(most);
         }
