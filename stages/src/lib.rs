@@ -4,6 +4,7 @@
 //! `Config` (whose doc comments are the user's documentation), the stage, its `SPEC` and its tests; one row in
 //! [`STAGES`] registers it. Beside them:
 //!
+//! - `applied`: which records a stage has taken, so that each counts once.
 //! - [`backends`]: the process's connections, as a stage gets them.
 //! - [`commands`]: how commands come in and are answered.
 //! - [`deliveries`]: frames and whom they are for.
@@ -12,10 +13,13 @@
 //! - [`jq`]: expressions, the one place that talks to jaq.
 //! - [`metrics`]: what stages count beyond what the runtime counts of each.
 //! - [`rate`]: records per second as people write them.
+//! - `shared`: folders that several runs of a stage work on.
+//! - [`times`]: when a record says that something happened.
 
 use courant_pipeline::StageSpec;
 use courant_pipeline::spec::Registry;
 
+mod applied;
 pub mod backends;
 pub mod commands;
 pub mod deliveries;
@@ -25,10 +29,12 @@ pub mod jq;
 mod lines;
 pub mod metrics;
 pub mod rate;
+mod shared;
 pub mod sinks;
 pub mod sources;
 #[cfg(test)]
 mod testing;
+pub mod times;
 pub mod transforms;
 
 /// Every kind, sources first.
@@ -54,6 +60,7 @@ pub static STAGES: &[&StageSpec] = &[
     &sinks::delivery_ack::SPEC,
     &sinks::file::SPEC,
     &sinks::kafka_publish::SPEC,
+    &sinks::parquet_write::SPEC,
     &sinks::redis_deliver::SPEC,
     &sinks::stdout::SPEC,
 ];

@@ -3,6 +3,7 @@
 //! - [`dead_letters`]: records kept aside, one journal per queue.
 //! - [`positions`]: how far each pipeline has read, one small file per pipeline.
 //! - [`generations`]: stores made from history, old and new side by side.
+//! - [`parquet`]: tables of Parquet files, for programs that analyse.
 //! - [`json_lines`]: reading JSON lines from a byte offset, and appending them.
 //!
 //! Whatever returns from a write here is on disk: data is synced before the call returns, and a file that
@@ -18,6 +19,7 @@ pub mod dead_letters;
 pub mod generations;
 pub mod json_lines;
 mod names;
+pub mod parquet;
 pub mod positions;
 
 /// A file operation that failed: what was done to which file, and what the system said.

@@ -4,5 +4,6 @@ pub mod blackhole;
 pub mod delivery_ack;
 pub mod file;
 pub mod kafka_publish;
+pub mod parquet_write;
 pub mod redis_deliver;
 pub mod stdout;
