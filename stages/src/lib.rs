@@ -9,6 +9,7 @@
 //! - [`commands`]: how commands come in and are answered.
 //! - [`deliveries`]: frames and whom they are for.
 //! - [`derived`]: where stages keep what they make from history.
+//! - [`history`]: whether records come in the order of time.
 //! - [`host`]: what a process keeps for its pipelines in local files: dead letters and positions.
 //! - [`jq`]: expressions, the one place that talks to jaq.
 //! - [`metrics`]: what stages count beyond what the runtime counts of each.
@@ -24,6 +25,7 @@ pub mod backends;
 pub mod commands;
 pub mod deliveries;
 pub mod derived;
+pub mod history;
 pub mod host;
 pub mod jq;
 mod lines;
@@ -56,6 +58,7 @@ pub static STAGES: &[&StageSpec] = &[
     &transforms::membership_resolve::SPEC,
     &transforms::route::SPEC,
     &transforms::throttle::SPEC,
+    &transforms::window::SPEC,
     &sinks::blackhole::SPEC,
     &sinks::delivery_ack::SPEC,
     &sinks::file::SPEC,
