@@ -66,6 +66,7 @@ pub static STAGES: &[&StageSpec] = &[
     &sinks::parquet_write::SPEC,
     &sinks::redis_deliver::SPEC,
     &sinks::stdout::SPEC,
+    &sinks::webhook::SPEC,
 ];
 
 /// The kinds as the runtime looks them up.

@@ -7,3 +7,4 @@ pub mod kafka_publish;
 pub mod parquet_write;
 pub mod redis_deliver;
 pub mod stdout;
+pub mod webhook;
