@@ -10,6 +10,7 @@ mod home;
 mod http;
 pub mod lines;
 mod process;
+mod python;
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -18,6 +19,7 @@ pub use courant_conformance::{LIMIT, until};
 pub use home::{Ended, Home};
 pub use http::get;
 pub use process::{Courant, Signal};
+pub use python::python;
 
 /// A new, empty [`Home`] for the binary that was built with the calling test.
 #[macro_export]
