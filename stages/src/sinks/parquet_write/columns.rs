@@ -61,16 +61,7 @@ impl Columns {
         version: Option<&str>,
         time: Option<&str>,
     ) -> Result<Self, Vec<Problem>> {
-        let mut problems = Vec::new();
-        let mut from = Vec::with_capacity(columns.len());
-        for (index, column) in columns.iter().enumerate() {
-            let code = column.from.clone().unwrap_or_else(|| format!(".{}", column.name));
-            match Expr::on_record(format!("columns.{index}.from"), &code) {
-                Ok(expr) => from.push(expr),
-                Err(_) if column.from.is_none() => {} // the name is at fault, and is told below
-                Err(more) => problems.extend(more),
-            }
-        }
+        let (from, mut problems) = compile(&columns);
         let described = columns.into_iter().map(|ColumnConfig { name, kind, optional, .. }| {
             let kind = match kind {
                 ColumnType::String => Type::String,
@@ -129,6 +120,20 @@ impl Columns {
             at,
         }
     }
+}
+
+/// Where values come from, and what is wrong with that.
+fn compile(columns: &[ColumnConfig]) -> (Vec<Expr>, Vec<Problem>) {
+    let (mut from, mut problems) = (Vec::with_capacity(columns.len()), Vec::new());
+    for (index, column) in columns.iter().enumerate() {
+        let code = column.from.clone().unwrap_or_else(|| format!(".{}", column.name));
+        match Expr::on_record(format!("columns.{index}.from"), &code) {
+            Ok(expr) => from.push(expr),
+            Err(_) if column.from.is_none() => {} // the name is at fault, which the schema tells
+            Err(more) => problems.extend(more),
+        }
+    }
+    (from, problems)
 }
 
 /// The parameter that a person has to look at.

@@ -53,19 +53,8 @@ pub(super) struct Parameters<'a> {
 
 impl Shape {
     pub(super) fn new(parameters: &Parameters<'_>) -> Result<Self, Vec<Problem>> {
-        let mut problems = Vec::new();
         let hop = parameters.hop.unwrap_or(parameters.size);
-        for (key, span) in [("size", parameters.size), ("hop", hop)] {
-            if span.subsec_nanos() % 1_000_000 != 0 || span.is_zero() {
-                problems.push(Problem::new(key, "it must be whole milliseconds, and at least one"));
-            }
-        }
-        if hop > parameters.size {
-            problems.push(Problem::new("hop", "windows further apart than they are long leave records out"));
-        } else if !hop.is_zero() && parameters.size.as_millis() / hop.as_millis().max(1) > MOST_WINDOWS {
-            problems
-                .push(Problem::new("hop", format!("a record would be in more than {MOST_WINDOWS} windows")));
-        }
+        let mut problems = wrong_spans(parameters.size, hop);
         problems.extend(wrong_names(parameters));
         let mut compile =
             |name: String, code: &str| Expr::on_record(name, code).map_err(|more| problems.extend(more)).ok();
@@ -167,6 +156,21 @@ impl Shape {
         );
         Row { key, payload: Value::Object(row).to_string() }
     }
+}
+
+fn wrong_spans(size: Duration, hop: Duration) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (key, span) in [("size", size), ("hop", hop)] {
+        if span.subsec_nanos() % 1_000_000 != 0 || span.is_zero() {
+            problems.push(Problem::new(key, "it must be whole milliseconds, and at least one"));
+        }
+    }
+    if hop > size {
+        problems.push(Problem::new("hop", "windows further apart than they are long leave records out"));
+    } else if !hop.is_zero() && size.as_millis() / hop.as_millis().max(1) > MOST_WINDOWS {
+        problems.push(Problem::new("hop", format!("a record would be in more than {MOST_WINDOWS} windows")));
+    }
+    problems
 }
 
 /// Every field of a row has one meaning.
