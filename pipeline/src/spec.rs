@@ -195,6 +195,8 @@ pub struct Built {
     pub gathers: Option<BatchLimits>,
     /// It works in one lane only.
     pub in_one_lane: bool,
+    /// So do the stages before it, back to the source.
+    pub in_order: bool,
     /// The store that a sink makes from what it is given, if it can be made again from history.
     pub derives: Option<Arc<dyn Derived>>,
     /// The dead-letter queue that a source reads to its end; letters of the same pipeline must not go there.
@@ -219,6 +221,7 @@ impl Built {
             max_batch: None,
             gathers: None,
             in_one_lane: false,
+            in_order: false,
             derives: None,
             drains: None,
         }
@@ -248,6 +251,14 @@ impl Built {
     #[must_use]
     pub fn in_one_lane(mut self) -> Self {
         self.in_one_lane = true;
+        self
+    }
+
+    /// Declares that the stage needs the records of a partition in the order they were read: it and every stage before it
+    /// have one lane. A record that waits for a retry still comes later.
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        (self.in_one_lane, self.in_order) = (true, true);
         self
     }
 

@@ -30,7 +30,7 @@ batch = { records = 100, wait = "20ms" }
 columns = [
   { name = "n", type = "int64" },
   { name = "chat", type = "string" },
-  { name = "at", type = "timestamp" },
+  { name = "sent_at", type = "timestamp", from = ".at" },
   { name = "share", type = "double", optional = true },
   { name = "odd", type = "bool", from = ".n % 2 == 1" },
 ]
@@ -117,7 +117,7 @@ fn duckdb_and_pandas_see_every_record_once() {
         &home,
         "import duckdb, json\n\
          t = \"'data/derived/rows/current/table/current/*.parquet'\"\n\
-         q = f'select count(*), count(distinct n), sum(n), count(share), sum(odd::int), min(epoch_ms(at)) from {t}'\n\
+         q = f'select count(*), count(distinct n), sum(n), count(share), sum(odd::int), min(epoch_ms(sent_at)) from {t}'\n\
          files = duckdb.sql(f\"select count(*) from glob({t})\").fetchone()[0]\n\
          print(json.dumps([int(v) for v in duckdb.sql(q).fetchone()] + [files]))",
     );

@@ -5,6 +5,8 @@
 //! its row comes out with the record that closed it. A record is late if its own partition's watermark had passed its
 //! window before it, or the window has closed: so the order of partitions among each other, which is never the same
 //! twice, does not change a row, unless a partition was silent for longer than `idle`. Nothing closes without records.
+//! The stage and those before it have one lane, since lanes that run ahead of each other would make records late; a record
+//! that waits for a retry before it needs the `lateness` for that.
 //!
 //! What is known of windows, which records are in it ([`crate::applied`]) and the rows that came out are on disk, in one
 //! step, before the records go on. A record that is read again after a crash is not counted again, and the rows that
@@ -171,7 +173,7 @@ impl StageConfig for Config {
             labels: [context.pipeline.to_owned(), context.stage.to_owned()],
             windows: StdMutex::new(None),
         };
-        let built = Built::stage(stage).rekeys(true).in_one_lane();
+        let built = Built::stage(stage).rekeys(true).in_order();
         Ok(match self.late {
             Late::Drop => built,
             Late::Output => built.outputs(OUTPUTS.map(str::to_owned).to_vec()),

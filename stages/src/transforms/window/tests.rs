@@ -256,6 +256,29 @@ async fn many_windows_come_out_with_several_records_and_leave_nothing_behind() {
 }
 
 #[test]
+fn what_comes_before_it_has_one_lane() {
+    let load = |more: &str| {
+        let loader = courant_pipeline::config::Loader::new(crate::registry(), Services::default());
+        let window =
+            "{ kind = 'window', params = { size = '1s', time = '.', aggregates = { n = 'count' } } }";
+        let filter = format!("{{ kind = 'filter', {more} params = {{ expr = '.' }} }}");
+        let aside = "{ kind = 'stdout', input = 'filter', lanes = 4 }";
+        let text = format!(
+            "[[pipeline]]\nname = 'p'\nstage = [{{ kind = 'generate' }}, {filter}, {window}, {{ kind = 'blackhole' }}, {aside}]"
+        );
+        let loaded = loader.load_str("pipelines.toml", &text, []).map_err(|found| found.to_string())?;
+        let lanes = loaded.topologies[0].stages.iter().map(|stage| stage.policy.lanes);
+        Ok::<_, String>(lanes.skip(1).collect::<Vec<_>>())
+    };
+    assert_eq!(load(""), Ok(vec![Some(1), Some(1), None, Some(4)]));
+    let said = load("lanes = 2,").unwrap_err();
+    assert!(
+        said.contains("stage `filter` works in one lane") && said.contains("leave `lanes` out"),
+        "{said}"
+    );
+}
+
+#[test]
 fn wrong_parameters_are_refused_where_they_stand() {
     let key = |more| problem(&SPEC, params(more)).key;
     assert_eq!(key(json!({"size": "0s"})), "size");
