@@ -114,7 +114,7 @@ impl ReadBatch {
 
     /// As stages are given it, with everything up to `settled` dealt with. The runtime has its own way: this is for
     /// trying a stage alone, and nobody waits for how the records end.
-    pub fn as_read(self, source: &str, settled: Option<u64>) -> Batch {
+    pub fn into_read(self, source: &str, settled: Option<u64>) -> Batch {
         let Self { partition, mut records, resume_at, replies } = self;
         let place = Place { source: source.into(), partition, settled, positions_last: true };
         records.take_seats(ReadAcks::new(place, resume_at, replies, Arc::new(Progress::default())));

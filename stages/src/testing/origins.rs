@@ -37,5 +37,5 @@ pub(crate) fn read(
     for (resume_at, record) in records {
         batch.push(record, resume_at);
     }
-    batch.as_read("log", settled)
+    batch.into_read("log", settled)
 }

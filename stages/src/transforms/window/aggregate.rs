@@ -15,13 +15,13 @@ pub enum Aggregate {
     /// How many records there are.
     Count,
     /// The sum of a number, in jq. Of whole numbers it is exact.
-    Sum(String),
+    Sum(#[schemars(description = "the number, in jq")] String),
     /// The least of a number or text, in jq.
-    Min(String),
+    Min(#[schemars(description = "the number or text, in jq")] String),
     /// The greatest of a number or text, in jq.
-    Max(String),
+    Max(#[schemars(description = "the number or text, in jq")] String),
     /// How many different values there are, in jq. Exact: every value is kept on disk until its window ends.
-    Distinct(String),
+    Distinct(#[schemars(description = "the value, in jq")] String),
 }
 
 /// An aggregate that is ready to work.
