@@ -11,6 +11,7 @@
 //! - [`kafka`]: the log on Apache Kafka.
 //! - [`redis`]: live state on Redis.
 //! - [`connections`]: the configuration that says where store, log and live state are.
+//! - [`http`]: posting to an address on the web.
 //! - [`files`]: what lives in a folder of its own on the local disk: dead letters, kept positions, JSON lines.
 //! - [`search`]: full-text search over messages, in a folder too.
 
@@ -19,6 +20,7 @@ pub mod connections;
 pub mod dynamodb;
 pub mod embedded;
 pub mod files;
+pub mod http;
 pub mod kafka;
 pub mod live;
 pub mod log;

@@ -33,17 +33,41 @@ const DISPOSITION_SHIFT: u32 = 24;
 
 /// Where a record was read, for stages that keep how far they have come beside what they made of it.
 ///
-/// A record that is read again has the same origin; records made of one record share its origin.
+/// A record that is read again has the same origin, `settled` apart: it is the same record if source, partition,
+/// position and part are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin<'a> {
+    /// What is read, as [`Source::identity`](crate::Source::identity) calls it.
+    pub source: &'a str,
     pub partition: &'a Partition,
     /// Where reading goes on after the record.
     pub resume_at: u64,
+    /// Which of the records that stages made of the one that was read; zero for that one itself.
+    pub part: u32,
+    /// When it was read, everything of the partition up to here had come to an end other than failure. Whatever is read
+    /// of that again was dealt with before; what is further may come in any order, since keys wait apart.
+    pub settled: Option<u64>,
+}
+
+/// Where the records of a read batch come from.
+pub(crate) struct Place {
+    pub(crate) source: Arc<str>,
+    pub(crate) partition: Partition,
+    pub(crate) settled: Option<u64>,
+    /// Whether positions mean the same when they are read again; what has none that last has no origin.
+    pub(crate) positions_last: bool,
+}
+
+/// Where nothing was read before.
+impl From<Partition> for Place {
+    fn from(partition: Partition) -> Self {
+        Self { source: Arc::from(""), partition, settled: None, positions_last: true }
+    }
 }
 
 /// The slots of one read batch.
 pub(crate) struct ReadAcks {
-    partition: Partition,
+    place: Place,
     slots: Box<[AtomicU32]>,
     unresolved: AtomicU32,
     /// Set with the last resolution, unless a record failed.
@@ -58,7 +82,7 @@ pub(crate) struct ReadAcks {
 
 impl ReadAcks {
     pub(crate) fn new(
-        partition: Partition,
+        place: impl Into<Place>,
         resume_at: Vec<u64>,
         replies: Vec<Option<ReplyTo>>,
         progress: Arc<Progress>,
@@ -66,7 +90,7 @@ impl ReadAcks {
         let len = u32::try_from(resume_at.len()).expect("a read batch holds fewer than 2^32 records");
         progress.read(u64::from(len));
         Arc::new(Self {
-            partition,
+            place: place.into(),
             slots: resume_at.iter().map(|_| AtomicU32::new(1)).collect(),
             unresolved: AtomicU32::new(len),
             clean: AtomicBool::new(false),
@@ -80,7 +104,7 @@ impl ReadAcks {
     /// The handle of record `index`; each may be taken once.
     #[cfg(test)]
     pub(crate) fn ack(self: &Arc<Self>, index: u32) -> Ack {
-        Ack { share: Some(Arc::clone(self)), index }
+        Ack { share: Some(Arc::clone(self)), index, part: 0 }
     }
 
     /// One more part of record `index` to wait for.
@@ -102,8 +126,10 @@ impl ReadAcks {
         self.slots.len()
     }
 
-    fn origin(&self, index: u32) -> Origin<'_> {
-        Origin { partition: &self.partition, resume_at: self.resume_at[index as usize] }
+    fn origin(&self, index: u32, part: u32) -> Option<Origin<'_>> {
+        let Place { source, partition, settled, positions_last } = &self.place;
+        let resume_at = self.resume_at[index as usize];
+        positions_last.then_some(Origin { source, partition, resume_at, part, settled: *settled })
     }
 
     /// Ends one part of a record; true if that resolved the record.
@@ -174,19 +200,21 @@ pub(crate) struct Ack {
     share: Option<Arc<ReadAcks>>,
     /// [`NOBODY`] if nobody waits for the record, such as one that a test builds.
     index: u32,
+    /// See [`Origin::part`]; stands where there would be padding.
+    part: u32,
 }
 
 const NOBODY: u32 = u32::MAX;
 
 impl Default for Ack {
     fn default() -> Self {
-        Self { share: None, index: NOBODY }
+        Self { share: None, index: NOBODY, part: 0 }
     }
 }
 
 impl Ack {
     pub(crate) fn seat(index: u32) -> Self {
-        Self { share: None, index }
+        Self { share: None, index, part: 0 }
     }
 
     /// Leaves a handle behind that nobody waits for.
@@ -210,12 +238,21 @@ impl Ack {
         if let Some(batch) = self.batch(acks) {
             batch.add_share(self.index);
         }
-        Self { share: self.share.clone(), index: self.index }
+        Self { share: self.share.clone(), index: self.index, part: self.part }
     }
 
-    /// Where its record was read; nowhere if nobody waits for it.
+    /// Says which of the records made of its record this one is for. A stage that makes the same records again numbers
+    /// them the same; parts of parts are spread by the golden ratio, so that thousands of thousands get numbers of
+    /// their own.
+    #[must_use]
+    pub(crate) fn as_part(mut self, number: u32) -> Self {
+        self.part = self.part.wrapping_mul(0x9E37_79B1).wrapping_add(number);
+        self
+    }
+
+    /// Where its record was read; nowhere if nobody waits for it, or its source cannot tell.
     pub(crate) fn origin<'a>(&'a self, acks: Option<&'a Arc<ReadAcks>>) -> Option<Origin<'a>> {
-        self.batch(acks).map(|batch| batch.origin(self.index))
+        self.batch(acks).and_then(|batch| batch.origin(self.index, self.part))
     }
 
     /// The read batch it is in, given the one its batch stands for.

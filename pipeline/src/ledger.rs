@@ -90,6 +90,11 @@ impl Ledger {
         self.committed.remove(partition);
     }
 
+    /// Up to where everything has ended that was read of the partition since it came; none if nothing has.
+    pub(crate) fn settled(&self, partition: &Partition) -> Option<u64> {
+        self.committed.get(partition).copied()
+    }
+
     /// Records held in the queue: under way, or settled behind one that is.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding

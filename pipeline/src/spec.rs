@@ -202,6 +202,10 @@ pub struct Built {
     pub max_batch: Option<NonZeroU32>,
     /// How it is best run where the file says nothing.
     pub prefers: Preferences,
+    /// It works in one lane only.
+    pub in_one_lane: bool,
+    /// So do the stages before it, back to the source.
+    pub in_order: bool,
     /// The store that a sink makes from what it is given, if it can be made again from history.
     pub derives: Option<Arc<dyn Derived>>,
     /// The dead-letter queue that a source reads to its end; letters of the same pipeline must not go there.
@@ -225,6 +229,8 @@ impl Built {
             rekeys: false,
             max_batch: None,
             prefers: Preferences::default(),
+            in_one_lane: false,
+            in_order: false,
             derives: None,
             drains: None,
         }
@@ -247,6 +253,21 @@ impl Built {
     #[must_use]
     pub fn prefers(mut self, preferences: Preferences) -> Self {
         self.prefers = preferences;
+        self
+    }
+
+    /// Declares that the stage keeps one state for all keys: it has one lane, and a file that says otherwise is wrong.
+    #[must_use]
+    pub fn in_one_lane(mut self) -> Self {
+        self.in_one_lane = true;
+        self
+    }
+
+    /// Declares that the stage needs the records of a partition in the order they were read: it and every stage before it
+    /// have one lane. A record that waits for a retry still comes later.
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        (self.in_one_lane, self.in_order) = (true, true);
         self
     }
 

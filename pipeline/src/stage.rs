@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::ack::ReplyTo;
+use crate::ack::{Place, ReadAcks, ReplyTo};
 use crate::batch::Batch;
 use crate::error::StageError;
+use crate::ledger::Progress;
 use crate::record::Record;
 
 /// A transform or a sink.
@@ -111,6 +112,15 @@ impl ReadBatch {
         &self.partition
     }
 
+    /// As stages are given it, with everything up to `settled` dealt with. The runtime has its own way: this is for
+    /// trying a stage alone, and nobody waits for how the records end.
+    pub fn into_read(self, source: &str, settled: Option<u64>) -> Batch {
+        let Self { partition, mut records, resume_at, replies } = self;
+        let place = Place { source: source.into(), partition, settled, positions_last: true };
+        records.take_seats(ReadAcks::new(place, resume_at, replies, Arc::new(Progress::default())));
+        records
+    }
+
     pub fn records(&self) -> &Batch {
         &self.records
     }
@@ -162,6 +172,12 @@ pub trait Source: Send {
 
     fn keeps_positions(&self) -> PositionKeeping {
         PositionKeeping::None
+    }
+
+    /// Whether a record that is read again has the position it had before, in a later life of the source too. Stages
+    /// that keep what they have taken rely on it.
+    fn positions_last(&self) -> bool {
+        self.keeps_positions() != PositionKeeping::None
     }
 
     /// Starts at `resume`, or where a new reader starts if it is empty.

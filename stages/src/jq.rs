@@ -19,7 +19,7 @@ use jaq_core::{Ctx, ValT as _, Vars};
 use jaq_json::Val;
 use std::sync::Arc;
 
-pub use json::Json;
+pub use json::{Json, Scalar};
 
 /// Results one expression may give for one record: far more than a sane fan-out, little enough to hold.
 pub const MAX_OUTPUTS: usize = 10_000;

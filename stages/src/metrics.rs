@@ -4,7 +4,7 @@
 //! once a batch and not once a message, so that looking a counter up costs nothing that matters.
 
 use courant_connectors::model::ChatId;
-use metrics::{counter, describe_counter, describe_histogram, histogram};
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use rustc_hash::FxHashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -23,6 +23,8 @@ pub const STORE_CALLS: &str = "courant_persist_store_calls_total";
 pub const STORE_READS: &str = "courant_persist_reads_total";
 pub const STORE_WRITE_UNITS: &str = "courant_persist_write_units_total";
 pub const CHAT_PER_MINUTE: &str = "courant_chat_messages_per_minute";
+pub const WINDOW_LATE: &str = "courant_window_late_records_total";
+pub const WINDOWS_OPEN: &str = "courant_windows_open";
 
 /// The histograms in seconds, whose buckets are those of the runtime's.
 pub const SECONDS: [&str; 2] = [ALLOCATION_SECONDS, PERSIST_SECONDS];
@@ -51,6 +53,8 @@ pub fn describe() {
     );
     describe_counter!(STORE_WRITE_UNITS, "write units that persisting messages costs on DynamoDB");
     describe_histogram!(CHAT_PER_MINUTE, "messages of one chat in one minute");
+    describe_counter!(WINDOW_LATE, "records that came after their windows had closed");
+    describe_gauge!(WINDOWS_OPEN, "windows that have not closed yet");
 }
 
 /// What is wrong with a chat's counter; a label.
@@ -120,6 +124,15 @@ pub(crate) fn store_reads(eventual: u64, strong: u64) {
 
 pub(crate) fn store_write_units(units: usize) {
     counter!(STORE_WRITE_UNITS).increment(units as u64);
+}
+
+/// Of one `window` stage, by pipeline and stage.
+pub(crate) fn windows(of: &[String; 2], late: usize, open: u64) {
+    let [pipeline, stage] = of.clone();
+    gauge!(WINDOWS_OPEN, "pipeline" => pipeline.clone(), "stage" => stage.clone()).set(open as f64);
+    if late > 0 {
+        counter!(WINDOW_LATE, "pipeline" => pipeline, "stage" => stage).increment(late as u64);
+    }
 }
 
 const MINUTE: Duration = Duration::from_secs(60);

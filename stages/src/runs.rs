@@ -69,7 +69,7 @@ impl Runs {
         self.runs.iter().map(|(first, last)| last - first + 1).sum()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
+    pub fn iter(&self) -> impl Iterator<Item = u64> {
         self.runs.iter().flat_map(|(first, last)| *first..=*last)
     }
 

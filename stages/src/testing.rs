@@ -4,6 +4,7 @@ pub(crate) mod chat;
 pub(crate) mod down;
 pub(crate) mod embedded;
 pub(crate) mod faulty;
+pub(crate) mod origins;
 
 use std::sync::Arc;
 

@@ -11,6 +11,7 @@ mod http;
 pub mod lines;
 pub mod load;
 mod process;
+mod python;
 pub mod raw;
 pub mod runbook;
 
@@ -21,6 +22,7 @@ pub use courant_conformance::{LIMIT, until};
 pub use home::{Ended, Home};
 pub use http::get;
 pub use process::{Courant, Signal};
+pub use python::python;
 
 /// A new, empty [`Home`] for the binary that was built with the calling test.
 #[macro_export]

@@ -17,6 +17,7 @@ use courant_connectors::connections::{
 use courant_pipeline::Services;
 use courant_pipeline::config::Topology;
 use courant_pipeline::runtime::{Ending, Host, run_to_end};
+use courant_stages::derived::DerivedHome;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -60,7 +61,13 @@ async fn play(test: &TestEntry, staged: &Topology, limit: Duration) -> Outcome {
         Ok(engine) => engine,
         Err(error) => return Outcome::Failed(format!("cannot make an engine for the test: {error:#}")),
     };
-    let mut services = Services::default().with(Arc::clone(&scene));
+    // What stages keep from record to record is new for each test, and gone after it.
+    let kept = match tempfile::tempdir() {
+        Ok(folder) => folder,
+        Err(error) => return Outcome::Failed(format!("cannot make a folder for the test: {error}")),
+    };
+    let derived = Arc::new(DerivedHome::new(kept.path()));
+    let mut services = Services::default().with(Arc::clone(&scene)).with(derived);
     if let Some(engine) = &engine {
         services = services.with(Arc::clone(&engine.connected));
     }

@@ -8,6 +8,7 @@
 //! - `committer`, `group`: deciding and writing. `shared`: the catalog. `recovery`, `journal`,
 //!   `manifest`: what opening finds.
 //! - `store`, `log`: the two traits' families on top. [`live`]: live state, which is in memory only and apart from it.
+//! - [`state`]: what a stage keeps, apart from both.
 //! - `care`, `space`, `check`, `compact`, `backup`: looking after a folder.
 
 mod backup;
@@ -24,6 +25,7 @@ mod manifest;
 mod recovery;
 mod shared;
 mod space;
+pub mod state;
 mod store;
 mod upkeep;
 

@@ -4,6 +4,7 @@
 //! - [`positions`]: how far each pipeline has read, one small file per pipeline.
 //! - [`generations`]: stores made from history, old and new side by side.
 //! - [`keyed`]: a table by key, for what a pipeline makes.
+//! - [`parquet`]: tables of Parquet files, for programs that analyse.
 //! - [`json_lines`]: reading JSON lines from a byte offset, and appending them.
 //!
 //! Whatever returns from a write here is on disk: data is synced before the call returns, and a file that
@@ -20,6 +21,7 @@ pub mod generations;
 pub mod json_lines;
 pub mod keyed;
 mod names;
+pub mod parquet;
 pub mod positions;
 
 /// A file operation that failed: what was done to which file, and what the system said.

@@ -79,9 +79,30 @@ async fn an_early_reply_is_the_only_reply() {
 #[test]
 fn a_record_knows_where_it_was_read_in_its_batch_and_out_of_it() {
     let (batch, _) = acks(3);
-    let expected = Some(Origin { partition: &Partition::only(), resume_at: 2 });
+    let partition = Partition::only();
+    let at = |part| Origin { source: "", partition: &partition, resume_at: 2, part, settled: None };
+    let expected = Some(at(0));
     assert_eq!(Ack::seat(1).origin(Some(&batch)), expected);
     assert_eq!(batch.ack(1).origin(None), expected);
     assert_eq!(batch.ack(1).origin(Some(&acks(9).0)), expected, "a share is in its own batch");
     assert_eq!(Ack::default().origin(Some(&batch)), None);
+    let part = batch.ack(1).as_part(3);
+    assert_eq!(part.origin(None), Some(at(3)));
+    assert_eq!(part.branch(None).origin(None), Some(at(3)), "a branch is the same record");
+    assert_ne!(part.branch(None).as_part(0).origin(None), Some(at(0)));
+}
+
+#[test]
+fn parts_of_parts_have_numbers_of_their_own() {
+    let part = |outer: u32, inner: u32| Ack::seat(0).as_part(outer).as_part(inner).part;
+    let numbers: std::collections::HashSet<u32> =
+        (0..300).flat_map(|outer| (0..300).map(move |inner| part(outer, inner))).collect();
+    assert_eq!(numbers.len(), 300 * 300);
+}
+
+#[test]
+fn records_whose_positions_do_not_last_have_no_origin() {
+    let place = Place { positions_last: false, ..Place::from(Partition::only()) };
+    let batch = ReadAcks::new(place, vec![1], Vec::new(), Arc::new(Progress::default()));
+    assert_eq!(batch.ack(0).origin(None), None);
 }

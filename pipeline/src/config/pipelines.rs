@@ -26,6 +26,7 @@ pub(super) fn check_all(node: &Node, check: &mut Check<'_>) -> Vec<Topology> {
         let links = wiring::wire(&draft, check.registry, check.report);
         check_authority(&draft, &links, check);
         letters::check(&draft, check.report);
+        refuse_lanes(&draft, &links, check);
         if check.report.errors() == before {
             topologies.extend(topology(draft, &links, check));
         }
@@ -47,6 +48,29 @@ fn refuse_same_name<'n>(draft: &Draft<'n>, names: &mut BTreeMap<&'n str, &'n Spo
     };
     let message = format!("two pipelines are called {}", quote(name));
     check.report.error(&written.at, &draft.at.key("name").path, message, help);
+}
+
+/// Which stages work in one lane: those that say so, and those before one that needs records in order.
+fn one_lane_only(draft: &Draft<'_>, links: &[Link]) -> Vec<bool> {
+    let built = |index: usize| draft.stages[index].built.as_ref();
+    let mut only: Vec<bool> =
+        (0..draft.stages.len()).map(|index| built(index).is_some_and(|built| built.in_one_lane)).collect();
+    for index in (0..draft.stages.len()).filter(|index| built(*index).is_some_and(|built| built.in_order)) {
+        let path = std::iter::successors(Some(index), |index| links[*index].input().map(|input| input.stage));
+        // An input always comes earlier, so the path is no longer than the pipeline.
+        path.take(links.len()).for_each(|stage| only[stage] = true);
+    }
+    only
+}
+
+fn refuse_lanes(draft: &Draft<'_>, links: &[Link], check: &mut Check<'_>) {
+    for (stage, only) in draft.stages.iter().zip(one_lane_only(draft, links)) {
+        if let Some(lanes) = stage.node.get("lanes").filter(|lanes| only && lanes.to_json() != 1) {
+            let message = format!("stage `{}` works in one lane", stage.name);
+            let help = "it, or one behind it, needs the records of all keys together: leave `lanes` out";
+            check.report.error(&lanes.at, &stage.at.key("lanes").path, message, Some(help.to_owned()));
+        }
+    }
 }
 
 fn check_authority(draft: &Draft<'_>, links: &[Link], check: &mut Check<'_>) {
@@ -83,6 +107,7 @@ fn check_authority(draft: &Draft<'_>, links: &[Link], check: &mut Check<'_>) {
 
 fn topology(draft: Draft<'_>, links: &[Link], check: &mut Check<'_>) -> Option<Topology> {
     let written = draft.checked.get("stage").cloned().unwrap_or_default();
+    let one_lane = one_lane_only(&draft, links);
     let entry: PipelineEntry = match serde_json::from_value(draft.checked) {
         Ok(entry) => entry,
         Err(error) => {
@@ -97,6 +122,9 @@ fn topology(draft: Draft<'_>, links: &[Link], check: &mut Check<'_>) -> Option<T
         let built = stage.built?;
         let mut policy = policy(entry_stage, &entry.name);
         prefer(&mut policy, &built.prefers, &written[index]);
+        if one_lane[index] {
+            policy.lanes = Some(1);
+        }
         if let Some(most) = built.max_batch {
             policy.batch.records = policy.batch.records.min(most);
         }

@@ -71,6 +71,11 @@ impl Committer {
         }
     }
 
+    /// See [`Ledger::settled`].
+    pub(crate) fn settled(&self, partition: &Partition) -> Option<u64> {
+        self.ledger.settled(partition)
+    }
+
     /// Records read and not yet committed, or committed behind one that is not settled.
     pub(crate) fn outstanding(&self) -> usize {
         self.ledger.outstanding()

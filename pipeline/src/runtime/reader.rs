@@ -11,10 +11,10 @@ use super::committer::Committer;
 use super::lane::{Lane, wait_until};
 use super::supervisor::Shared;
 use super::{Failure, Host};
-use crate::ack::ReadAcks;
+use crate::ack::{Place, ReadAcks};
 use crate::batch::Batch;
 use crate::error::{Class, StageError};
-use crate::stage::{Read, ReadBatch, Source};
+use crate::stage::{Partition, Read, ReadBatch, Source};
 use crate::tap::Tap;
 use crate::units::Span;
 
@@ -32,6 +32,8 @@ pub(crate) struct Reader {
     shared: Arc<Shared>,
     tap: Arc<Tap>,
     name: Arc<str>,
+    /// What the source last called itself.
+    identity: Arc<str>,
     retries: Retries,
     /// After a failed read: when to read again.
     read_after: Option<Instant>,
@@ -51,6 +53,7 @@ impl Reader {
             shared,
             tap,
             name,
+            identity: Arc::from(""),
             retries: Retries::new(Span::millis(100), Span::secs(10)),
             read_after: None,
         }
@@ -139,10 +142,24 @@ impl Reader {
     /// Gives every record of a read batch its handle.
     fn register(&mut self, read: ReadBatch) -> Batch {
         let ReadBatch { partition, mut records, resume_at, replies } = read;
-        let acks = ReadAcks::new(partition.clone(), resume_at, replies, Arc::clone(&self.shared.progress));
+        let place = self.place(partition.clone());
+        let acks = ReadAcks::new(place, resume_at, replies, Arc::clone(&self.shared.progress));
         records.take_seats(Arc::clone(&acks));
         self.committer.read(partition, acks);
         records
+    }
+
+    /// Where a read batch comes from. A source may change what it reads on the way, as when a file is rotated.
+    fn place(&mut self, partition: Partition) -> Place {
+        let positions_last = self.source.positions_last();
+        if positions_last {
+            let identity = self.source.identity();
+            if *identity != *self.identity {
+                self.identity = identity.into();
+            }
+        }
+        let settled = self.committer.settled(&partition);
+        Place { source: Arc::clone(&self.identity), partition, settled, positions_last }
     }
 
     /// Waits for `work`, committing what is settled meanwhile. A commit is never broken off for it.

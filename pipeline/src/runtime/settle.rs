@@ -144,8 +144,8 @@ impl<'a> Pass<'a> {
             Verdict::Hold => self.wait(key, acked, trials),
             Verdict::Replace(parts) if parts.is_empty() => self.drop(acked, "empty"),
             Verdict::Replace(parts) => {
-                for record in *parts {
-                    let ack = acked.ack.branch(None);
+                for (number, record) in (0..).zip(*parts) {
+                    let ack = acked.ack.branch(None).as_part(number);
                     self.go_on(key, 0, Acked { record, ack });
                 }
                 // Its parts answer for it now; `Dropped` weighs least, so it does not colour their outcome.

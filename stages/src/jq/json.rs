@@ -1,5 +1,6 @@
 //! A decoded JSON document that records carry between expressions.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::Write as _;
 
@@ -38,6 +39,19 @@ impl Json {
         matches!(self.value, Val::Null)
     }
 
+    /// The value if it is a single one, for stages that put it somewhere else than into JSON.
+    pub fn scalar(&self) -> Scalar<'_> {
+        match &self.value {
+            Val::Null => Scalar::Null,
+            Val::Bool(truth) => Scalar::Bool(*truth),
+            Val::Num(Num::Int(number)) => i64::try_from(*number).map_or(Scalar::Other, Scalar::Int),
+            Val::Num(Num::Float(number)) => Scalar::Float(*number),
+            Val::Num(other) => other.to_string().parse().map_or(Scalar::Other, Scalar::Float),
+            Val::TStr(text) => Scalar::Text(String::from_utf8_lossy(text)),
+            _ => Scalar::Other,
+        }
+    }
+
     pub(super) fn value(&self) -> &Val {
         &self.value
     }
@@ -45,6 +59,19 @@ impl Json {
     pub(super) fn into_value(self) -> Val {
         self.value
     }
+}
+
+/// A single value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Scalar<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    /// Whole numbers beyond 64 bits as well.
+    Float(f64),
+    Text(Cow<'a, str>),
+    /// An array or an object.
+    Other,
 }
 
 impl From<Val> for Json {
@@ -222,6 +249,20 @@ mod tests {
             assert_eq!(rewritten(text), text);
         }
         assert_eq!(rewritten(r#" { "a" : "A\/" , "a" : 1e2 } "#), r#"{"a":100.0}"#);
+    }
+
+    #[test]
+    fn single_values_are_told_apart() {
+        let scalar = |text: &'static str| {
+            let json = Json::parse(Bytes::from_static(text.as_bytes())).unwrap();
+            format!("{:?}", json.scalar())
+        };
+        assert_eq!(scalar("null"), "Null");
+        assert_eq!(scalar("-7"), "Int(-7)");
+        assert_eq!(scalar("18446744073709551615"), "Float(1.8446744073709552e19)");
+        assert_eq!(scalar("2.5"), "Float(2.5)");
+        assert_eq!(scalar("\"ü\""), "Text(\"ü\")");
+        assert_eq!(scalar("[1]"), "Other");
     }
 
     #[test]

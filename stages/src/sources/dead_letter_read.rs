@@ -144,6 +144,11 @@ impl Source for DeadLetterRead {
         PositionKeeping::Source
     }
 
+    /// Letters are numbered as they are handed out.
+    fn positions_last(&self) -> bool {
+        false
+    }
+
     async fn open(&mut self, _: &Positions) -> Result<(), StageError> {
         Ok(())
     }

@@ -145,6 +145,11 @@ impl Source for Unpublished {
         PositionKeeping::Source
     }
 
+    /// Messages are numbered as they are found.
+    fn positions_last(&self) -> bool {
+        false
+    }
+
     async fn open(&mut self, _: &Positions) -> Result<(), StageError> {
         let (store, log) = (self.backends.store()?, self.backends.log()?);
         let note = self.note().await?;

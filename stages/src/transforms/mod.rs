@@ -10,3 +10,4 @@ pub mod map;
 pub mod membership_resolve;
 pub mod route;
 pub mod throttle;
+pub mod window;
