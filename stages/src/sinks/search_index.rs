@@ -9,7 +9,7 @@
 //! Rejected: holding records over several calls and committing now and then, which would be a second batching beside
 //! the runtime's, with acks to keep.
 
-use std::num::{NonZeroU16, NonZeroU32};
+use std::num::{NonZero, NonZeroU16, NonZeroU32};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -82,7 +82,7 @@ impl StageConfig for Config {
 
 impl Config {
     fn options(&self) -> Result<IndexOptions, Vec<Problem>> {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let usual = u32::try_from(cores).unwrap_or(1).min(USUAL_THREADS);
         let threads = self.threads.map_or(usual, NonZeroU32::get);
         if threads > MOST_THREADS {
