@@ -245,7 +245,7 @@ impl Webhook {
         for (index, (item, record)) in items.into_iter().zip(batch.records()).enumerate() {
             let Ok(item) = item else { continue };
             // a request with many records has all of them, in order
-            let key = record.key.as_ref().filter(|_| self.body == Body::Record).map(|key| key.as_str());
+            let key = record.key.as_ref().filter(|_| self.body == Body::Record).map(courant_pipeline::Key::as_str);
             let queue = *by_key.entry(key).or_insert_with(|| {
                 queues.push(Vec::new());
                 queues.len() - 1
@@ -314,14 +314,11 @@ impl Webhook {
     fn is_paused(&self) -> Option<StageError> {
         let mut until = self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.and_then(|until| until.checked_duration_since(Instant::now()));
-        match left.filter(|left| !left.is_zero()) {
-            Some(left) => {
-                Some(paused(&format!("the receiver asked to be left alone for {} s more", left.as_secs())))
-            }
-            None => {
-                *until = None;
-                None
-            }
+        if let Some(left) = left.filter(|left| !left.is_zero()) {
+            Some(paused(&format!("the receiver asked to be left alone for {} s more", left.as_secs())))
+        } else {
+            *until = None;
+            None
         }
     }
 }
