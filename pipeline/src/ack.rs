@@ -245,7 +245,7 @@ impl Ack {
     /// them the same; parts of parts are spread by the golden ratio, so that thousands of thousands get numbers of
     /// their own.
     #[must_use]
-    pub(crate) fn as_part(mut self, number: u32) -> Self {
+    pub(crate) fn into_part(mut self, number: u32) -> Self {
         self.part = self.part.wrapping_mul(0x9E37_79B1).wrapping_add(number);
         self
     }

@@ -9,10 +9,8 @@ const FOLDER: &str = "python-1";
 
 /// An interpreter that has them: set up once, outside the checkout, and used again by every later run.
 pub fn python() -> PathBuf {
-    let cache = std::env::var_os("COURANT_CACHE").map(PathBuf::from).unwrap_or_else(|| {
-        let home = std::env::var_os("HOME").expect("a user has a home");
-        Path::new(&home).join(".cache/courant")
-    });
+    let of_user = || Path::new(&std::env::var_os("HOME").expect("a user has a home")).join(".cache/courant");
+    let cache = std::env::var_os("COURANT_CACHE").map_or_else(of_user, PathBuf::from);
     let (folder, done) = (cache.join(FOLDER), cache.join(FOLDER).join("complete"));
     let python = folder.join("bin/python");
     if !done.exists() {

@@ -86,15 +86,15 @@ fn a_record_knows_where_it_was_read_in_its_batch_and_out_of_it() {
     assert_eq!(batch.ack(1).origin(None), expected);
     assert_eq!(batch.ack(1).origin(Some(&acks(9).0)), expected, "a share is in its own batch");
     assert_eq!(Ack::default().origin(Some(&batch)), None);
-    let part = batch.ack(1).as_part(3);
+    let part = batch.ack(1).into_part(3);
     assert_eq!(part.origin(None), Some(at(3)));
     assert_eq!(part.branch(None).origin(None), Some(at(3)), "a branch is the same record");
-    assert_ne!(part.branch(None).as_part(0).origin(None), Some(at(0)));
+    assert_ne!(part.branch(None).into_part(0).origin(None), Some(at(0)));
 }
 
 #[test]
 fn parts_of_parts_have_numbers_of_their_own() {
-    let part = |outer: u32, inner: u32| Ack::seat(0).as_part(outer).as_part(inner).part;
+    let part = |outer: u32, inner: u32| Ack::seat(0).into_part(outer).into_part(inner).part;
     let numbers: std::collections::HashSet<u32> =
         (0..300).flat_map(|outer| (0..300).map(move |inner| part(outer, inner))).collect();
     assert_eq!(numbers.len(), 300 * 300);

@@ -145,7 +145,7 @@ impl<'a> Pass<'a> {
             Verdict::Replace(parts) if parts.is_empty() => self.drop(acked, "empty"),
             Verdict::Replace(parts) => {
                 for (number, record) in (0..).zip(*parts) {
-                    let ack = acked.ack.branch(None).as_part(number);
+                    let ack = acked.ack.branch(None).into_part(number);
                     self.go_on(key, 0, Acked { record, ack });
                 }
                 // Its parts answer for it now; `Dropped` weighs least, so it does not colour their outcome.

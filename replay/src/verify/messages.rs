@@ -242,7 +242,7 @@ impl Missing {
     /// The chats that lack events, with the sequences of those; to be asked for after the last look at the log.
     pub(crate) fn take(&self) -> Vec<(ChatId, Runs)> {
         let missing = std::mem::take(&mut lock(&self.0).by_chat);
-        let left = missing.into_values().filter(|missing| missing.sequences.len() > 0);
+        let left = missing.into_values().filter(|missing| !missing.sequences.is_empty());
         left.map(|missing| (missing.chat, missing.sequences)).collect()
     }
 

@@ -245,7 +245,8 @@ impl Webhook {
         for (index, (item, record)) in items.into_iter().zip(batch.records()).enumerate() {
             let Ok(item) = item else { continue };
             // a request with many records has all of them, in order
-            let key = record.key.as_ref().filter(|_| self.body == Body::Record).map(courant_pipeline::Key::as_str);
+            let key =
+                record.key.as_ref().filter(|_| self.body == Body::Record).map(courant_pipeline::Key::as_str);
             let queue = *by_key.entry(key).or_insert_with(|| {
                 queues.push(Vec::new());
                 queues.len() - 1

@@ -200,19 +200,27 @@ impl Reader {
                         Cell::Text(String::from_utf8_lossy(value.data()).into_owned().into_boxed_str())
                     };
                     let values = read_column::<ByteArrayType>(reader, count, optional)?;
-                    values.into_iter().for_each(|(row, value)| into(&mut rows, row, text(value)));
+                    for (row, value) in values {
+                        into(&mut rows, row, text(value));
+                    }
                 }
                 Type::Int64 | Type::Timestamp => {
                     let values = read_column::<Int64Type>(reader, count, optional)?;
-                    values.into_iter().for_each(|(row, value)| into(&mut rows, row, Cell::Int(value)));
+                    for (row, value) in values {
+                        into(&mut rows, row, Cell::Int(value));
+                    }
                 }
                 Type::Double => {
                     let values = read_column::<DoubleType>(reader, count, optional)?;
-                    values.into_iter().for_each(|(row, value)| into(&mut rows, row, Cell::Double(value)));
+                    for (row, value) in values {
+                        into(&mut rows, row, Cell::Double(value));
+                    }
                 }
                 Type::Bool => {
                     let values = read_column::<BoolType>(reader, count, optional)?;
-                    values.into_iter().for_each(|(row, value)| into(&mut rows, row, Cell::Bool(value)));
+                    for (row, value) in values {
+                        into(&mut rows, row, Cell::Bool(value));
+                    }
                 }
             }
         }

@@ -11,7 +11,7 @@ use super::*;
 use crate::testing::origins::{built, folder, open, read};
 use crate::testing::{batch, fates, problem};
 
-fn params(more: Value) -> Value {
+fn params(mut more: Value) -> Value {
     let columns = json!([
         {"name": "id", "type": "string"},
         {"name": "n", "type": "int64"},
@@ -20,7 +20,7 @@ fn params(more: Value) -> Value {
         {"name": "at", "type": "timestamp", "from": ".created_at", "optional": true},
     ]);
     let mut all = json!({"columns": columns});
-    all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    all.as_object_mut().unwrap().append(more.as_object_mut().unwrap());
     all
 }
 

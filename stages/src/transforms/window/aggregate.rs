@@ -151,13 +151,15 @@ impl Total {
             (Self::Count(count), Sample::Record | Sample::Member(_)) => *count += 1,
             (Self::Sum(sum), Sample::Value(value)) => *sum = sum.plus(value),
             (Self::Min(least), Sample::Value(value))
-                if least.as_ref().is_none_or(|least| value.is_less(least)) => {
-                    *least = Some(value.clone());
-                }
+                if least.as_ref().is_none_or(|least| value.is_less(least)) =>
+            {
+                *least = Some(value.clone());
+            }
             (Self::Max(greatest), Sample::Value(value))
-                if greatest.as_ref().is_none_or(|greatest| greatest.is_less(value)) => {
-                    *greatest = Some(value.clone());
-                }
+                if greatest.as_ref().is_none_or(|greatest| greatest.is_less(value)) =>
+            {
+                *greatest = Some(value.clone());
+            }
             _ => {}
         }
     }

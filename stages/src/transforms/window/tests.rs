@@ -15,7 +15,7 @@ use crate::testing::{batch, build, fates, problem};
 /// Records are at seconds after this.
 const BEGIN: u64 = 1_700_000_000_000 - 1_700_000_000_000 % 60_000;
 
-fn params(more: Value) -> Value {
+fn params(mut more: Value) -> Value {
     let mut all = json!({
         "size": "10s",
         "time": ".at",
@@ -23,7 +23,7 @@ fn params(more: Value) -> Value {
         "aggregates": {"n": "count", "sum": {"sum": ".x"}, "users": {"distinct": ".x"}},
         "idle": "0s",
     });
-    all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    all.as_object_mut().unwrap().append(more.as_object_mut().unwrap());
     all
 }
 
@@ -249,10 +249,11 @@ async fn many_windows_come_out_with_several_records_and_leave_nothing_behind() {
     stage.close().await.unwrap();
     drop(stage);
     let store = StateStore::open(&folder(&SPEC, root.path())).unwrap();
-    let left: Vec<_> = store.range(b"a".to_vec()..=b"z".to_vec()).map(|pair| pair.unwrap().0[0]).collect();
-    let of = |kind: u8| left.iter().filter(|found| **found == kind).count();
-    assert_eq!((of(b'w'), of(b'e')), (1, 0));
-    assert_eq!(of(b'v'), 2, "one id and one value of the open window");
+    let left: Vec<_> =
+        store.range(b"a".to_vec()..=b"z".to_vec()).map(|pair| char::from(pair.unwrap().0[0])).collect();
+    let of = |kind: char| left.iter().filter(|found| **found == kind).count();
+    assert_eq!((of('w'), of('e')), (1, 0));
+    assert_eq!(of('v'), 2, "one id and one value of the open window");
 }
 
 #[test]
