@@ -93,8 +93,11 @@ fn check_descriptions(path: &str, schema: &Value) {
             assert!(!is_choice || parts.contains_key("description"), "{path}: {schema} has no doc comment");
             for (name, part) in parts {
                 if let ("properties", Value::Object(properties)) = (name.as_str(), part) {
+                    // A choice that holds a value is an object of one property, and documented as a whole.
+                    let is_choice = properties.len() == 1 && parts.contains_key("description");
                     for (name, property) in properties {
-                        assert!(property["description"].is_string(), "{path}.{name} has no doc comment");
+                        let documented = is_choice || property["description"].is_string();
+                        assert!(documented, "{path}.{name} has no doc comment");
                     }
                 }
                 check_descriptions(&format!("{path}.{name}"), part);

@@ -138,7 +138,7 @@ fn the_command_reloads_and_tells_what_it_did() {
 fn a_bad_file_changes_nothing_and_says_why() {
     let home = home!().with(&version(0, None));
     let mut process = home.start(&[]);
-    let since = process.health("busy").unwrap()["since"].clone();
+    let since = process.wait_state("busy", "running")["since"].clone();
     let count = wait_for_version(&home, 0, 0);
     home.configure(&version(1, None).replace("\"map\"", "\"mop\""));
     let why = home.run(&["reload"]).refused(1);

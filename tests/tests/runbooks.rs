@@ -10,7 +10,7 @@ use courant_conformance::deployment::{begin_group, seed};
 use courant_conformance::servers::redis::RedisServer;
 use courant_conformance::servers::{Dynoxide, Fault, FaultyProxy, Tansu};
 use courant_connectors::store::{Durability, Key, Returning, Write};
-use courant_tests::chat::{connect, group, next_of, send, shipped_pipelines_on};
+use courant_tests::chat::{connect, group, next_of, send, shipped_pipelines, shipped_pipelines_on};
 use courant_tests::deployment::{ANYBODY, at_rest};
 use courant_tests::runbook::Comes::{AtOnce, InTime};
 use courant_tests::runbook::Runbook;
@@ -199,4 +199,26 @@ async fn store_and_log_disagree() {
     }
     runbook.end();
     drop(process);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_derived_store_is_lost() {
+    let home = home!();
+    let example = repository().join("examples/search.toml");
+    home.replace_config(&format!("include = [{:?}]\n{}", example.to_str().unwrap(), shipped_pipelines()));
+    at_rest(&home, async |connected| seed(&*connected.store, &*connected.log, 20, 0).await).await;
+    // The group is at the end of the log when the index is lost, so nothing would fill it again.
+    let mut process = home.start(&[]);
+    process.wait_health("search", |health| health["dispositions"]["delivered"] == 20 && health["lag"] == 0);
+    assert_eq!(process.stop(), Some(0), "{}", process.stderr());
+    std::fs::remove_dir_all(home.path("data/derived/search")).unwrap();
+    let mut process = home.start(&[]);
+    process.wait_state("search", "running");
+
+    let mut runbook = Runbook::open("rebuild.md");
+    for heading in ["Be sure", "Do", "Over"] {
+        runbook.follow(&home, heading, AtOnce, &[]);
+    }
+    runbook.end();
+    process.wait_state("search", "running");
 }

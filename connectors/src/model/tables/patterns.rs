@@ -47,6 +47,8 @@ const PATTERNS: &[Row] = &[
     (QuickReference, "list user's chats", "chat_memberships::of_user",
         &["chat_memberships/user_chats-index Query eventual"]),
     (QuickReference, "check user in chat", "chat_memberships::check", &["chat_memberships GetItem strong"]),
+    (Beyond, "check user in several chats", "chat_memberships::check_many",
+        &["chat_memberships BatchGetItem strong"]),
     (QuickReference, "add member", "chat_memberships::add", &["chat_memberships PutItem conditional"]),
     (QuickReference, "remove member", "chat_memberships::remove", &["chat_memberships DeleteItem"]),
     (Beyond, "set role", "chat_memberships::set_role", &["chat_memberships UpdateItem conditional"]),
@@ -187,6 +189,7 @@ const CALLS: &[(&str, Call)] = calls! {
     chat_memberships::list |store| chat_memberships::list(store, &chat(), None, None);
     chat_memberships::of_user |store| chat_memberships::of_user(store, &user(), None, None);
     chat_memberships::check |store| chat_memberships::check(store, &chat(), &user());
+    chat_memberships::check_many |store| chat_memberships::check_many(store, &[chat()], &user());
     chat_memberships::add |store| chat_memberships::add(store, &membership());
     chat_memberships::remove |store| chat_memberships::remove(store, &chat(), &user());
     chat_memberships::set_role |store| chat_memberships::set_role(store, &chat(), &user(), Role::Admin);
