@@ -6,6 +6,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fjall::{Database, Keyspace, PersistMode, Readable, Snapshot};
 
@@ -28,7 +29,6 @@ impl Engine {
         let unfinished = beside(to, "unfinished");
         let failed = |error: &dyn std::fmt::Display| failed(to, error);
         remove_leftover(&unfinished).map_err(|error| failed(&error))?;
-        self.committer.pass_through().await;
         let (snapshot, parts) = self.one_moment();
         let folder = unfinished.clone();
         let copy = blocking(move || Database::builder(folder).manual_journal_persist(true).open()).await;
@@ -36,7 +36,7 @@ impl Engine {
         for (done, part) in parts.iter().enumerate() {
             progress(Progress { what: &part.name, done, of: parts.len() });
             for keyspace in part.keyspaces.clone() {
-                let (snapshot, copy) = (snapshot.clone(), copy.clone());
+                let (snapshot, copy) = (Arc::clone(&snapshot), copy.clone());
                 let copied = blocking(move || copy_keyspace(&snapshot, &keyspace, &copy)).await;
                 copied.map_err(|error| failed(&error))?;
             }
@@ -50,13 +50,13 @@ impl Engine {
 impl Engine {
     /// A snapshot and the parts that it consists of. A table or topic that comes or goes just then is in both or has
     /// nothing in it, since a catalog in memory changes only after the one on disk.
-    fn one_moment(&self) -> (Snapshot, Vec<Part>) {
+    fn one_moment(&self) -> (Arc<Snapshot>, Vec<Part>) {
         let ids = |parts: &[Part]| -> Vec<u64> {
             parts.iter().flat_map(|part| &part.keyspaces).map(Keyspace::id).collect()
         };
         loop {
             let before = self.shared.parts();
-            let snapshot = self.shared.database.snapshot();
+            let snapshot = self.shared.moment();
             let after = self.shared.parts();
             if ids(&before) == ids(&after) {
                 return (snapshot, after);

@@ -30,7 +30,7 @@ impl Checked {
 impl Engine {
     /// Reads every table, index and topic and compares them.
     pub async fn check(&self, mut progress: impl FnMut(Progress<'_>) + Send) -> Result<Checked, CareError> {
-        let snapshot = self.shared.database.snapshot();
+        let snapshot = self.shared.moment();
         let (tables, topics) = (self.shared.tables(), self.shared.topics());
         let of = tables.len() + topics.len();
         let mut checked = Checked::default();

@@ -12,12 +12,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fjall::Database;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::clock::Clock;
 use super::group::Group;
+use super::shared::Shared;
 use crate::store::Durability;
 
 /// Waiting writes take at most this much memory; full: callers wait.
@@ -100,14 +99,13 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    pub(super) fn start(database: Database, folder: String, clock: Clock) -> std::io::Result<Self> {
+    pub(super) fn start(shared: Arc<Shared>, folder: String) -> std::io::Result<Self> {
         let memory = Semaphore::new(WAITING_KIB as usize);
         let waiting = Arc::new(Waiting { queue: Mutex::default(), enough: Condvar::new(), memory });
         let worker = Worker {
             waiting: Arc::clone(&waiting),
-            database,
+            shared,
             folder,
-            clock,
             group: Group::default(),
             failed: None,
             last: LastGroup::default(),
@@ -140,17 +138,6 @@ impl Committer {
         }
     }
 
-    /// Waits until the group being written, if there is one, is visible as a whole.
-    ///
-    /// The engine below shows a group's rows to single reads a moment before it shows the group to snapshots. A snapshot
-    /// taken after this has everything that was read by anybody before.
-    pub(super) async fn pass_through(&self) {
-        let (reply, answer) = oneshot::channel();
-        self.submit(Box::new(Passing(reply))).await;
-        // one that is closed has no group under way
-        let _ = answer.await;
-    }
-
     /// Finishes what waits and ends the thread.
     pub(super) fn close(&self) {
         self.waiting.lock().closed.get_or_insert_with(|| "the engine is closed".to_owned());
@@ -164,31 +151,10 @@ impl Committer {
     }
 }
 
-/// A job that does nothing, in its turn.
-struct Passing(oneshot::Sender<()>);
-
-impl Job for Passing {
-    fn bytes(&self) -> usize {
-        0
-    }
-
-    fn durability(&self) -> Durability {
-        Durability::Ordered
-    }
-
-    fn decide(&mut self, _: &mut Group) {}
-
-    fn answer(self: Box<Self>, _: Result<(), &CommitError>) {
-        // nobody waits for it any more
-        let _ = self.0.send(());
-    }
-}
-
 struct Worker {
     waiting: Arc<Waiting>,
-    database: Database,
+    shared: Arc<Shared>,
     folder: String,
-    clock: Clock,
     group: Group,
     failed: Option<String>,
     last: LastGroup,
@@ -257,11 +223,11 @@ impl Worker {
         }
         // A panic in here is a bug; it must not leave callers waiting or half a group behind.
         let committed = catch_unwind(AssertUnwindSafe(|| {
-            self.group.begin(self.clock.unix_millis());
+            self.group.begin(self.shared.clock.unix_millis());
             for (job, _) in &mut jobs {
                 job.decide(&mut self.group);
             }
-            self.group.commit(&self.database, durability)
+            self.group.commit(&self.shared, durability)
         }));
         let failed = match committed {
             Ok(Ok(())) => None,

@@ -5,10 +5,11 @@
 //! with [`Durability::Synced`] it is on disk before it becomes visible.
 
 use bytes::BytesMut;
-use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode, Slice};
+use fjall::{Keyspace, OwnedWriteBatch, PersistMode, Slice};
 use rustc_hash::FxHashMap;
 
 use super::log::LogAppends;
+use super::shared::Shared;
 use super::store::StoreChanges;
 use crate::store::Durability;
 
@@ -65,12 +66,12 @@ impl Group {
     }
 
     /// Makes all writes and lets readers know, or does nothing if it fails.
-    pub(super) fn commit(&mut self, database: &Database, durability: Durability) -> Result<(), fjall::Error> {
+    pub(super) fn commit(&mut self, shared: &Shared, durability: Durability) -> Result<(), fjall::Error> {
         StoreChanges::write(self);
         LogAppends::write(self);
         let count = self.writes.iter().map(|(_, writes)| writes.len()).sum();
         if count > 0 {
-            let mut batch = OwnedWriteBatch::with_capacity(database.clone(), count);
+            let mut batch = OwnedWriteBatch::with_capacity(shared.database.clone(), count);
             for (keyspace, mut writes) in self.writes.drain(..) {
                 add_rows(&mut batch, &keyspace, &mut writes);
                 if writes.capacity() <= SPARE_ROWS {
@@ -84,6 +85,8 @@ impl Group {
             };
             batch.durability(persist).commit()?;
         }
+        shared.advance();
+        self.changes.announce();
         self.appends.announce();
         Ok(())
     }

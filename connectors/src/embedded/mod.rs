@@ -3,7 +3,7 @@
 //! Underneath is fjall, an ordered key-value engine with a journal. Above it, one thread decides and writes everything:
 //! whatever waits becomes one batch and one sync (`committer`), so that conditional writes are serializable and a
 //! thousand writes cost the disk what one costs. A caller is answered when its write is on disk. Reads go straight to
-//! fjall and see every finished write.
+//! fjall, at a moment between two groups (`moment`): they see every finished write, and transactions as a whole.
 //!
 //! - `committer`, `group`: deciding and writing. `shared`: the catalog. `recovery`, `journal`,
 //!   `manifest`: what opening finds.
@@ -22,6 +22,7 @@ mod journal;
 pub mod live;
 mod log;
 mod manifest;
+mod moment;
 mod recovery;
 mod shared;
 mod space;
@@ -48,6 +49,7 @@ pub use self::clock::Clock;
 pub use self::live::MemoryLive;
 pub use self::recovery::OpenError;
 pub use self::space::{IndexSpace, Space, TableSpace, TopicSpace};
+pub use self::store::PlainRows;
 
 /// How an engine is opened. The defaults suit a machine with a gigabyte to spare.
 #[derive(Clone)]
@@ -124,14 +126,14 @@ impl Engine {
             folder: folder.clone(),
             what: error.to_string(),
         };
-        let shared = Shared::open(database.clone(), options.clock.clone())
-            .map_err(|error| OpenError::new(&folder, error))?;
+        let shared = Shared::open(database, options.clock).map_err(|error| OpenError::new(&folder, error))?;
         store::open_tables(&shared).map_err(|error| damaged(&error))?;
         log::open_topics(&shared).map_err(|error| damaged(&error))?;
         shared.empty_leftovers().map_err(|error| OpenError::new(&folder, error))?;
-        let committer = Committer::start(database, folder.display().to_string(), options.clock);
+        let shared = Arc::new(shared);
+        let committer = Committer::start(Arc::clone(&shared), folder.display().to_string());
         let committer = committer.map_err(|source| OpenError::Io { folder: folder.clone(), source })?;
-        Ok((Arc::new(shared), Arc::new(committer), folder))
+        Ok((shared, Arc::new(committer), folder))
     }
 
     pub fn folder(&self) -> &Path {

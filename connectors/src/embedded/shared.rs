@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Snapshot};
 use rustc_hash::FxHashMap;
 
 use super::clock::Clock;
 use super::group::Group;
 use super::log::{Groups, StoredTopic};
+use super::moment::Moment;
 use super::store::{Numbering, Table, Tokens};
 use crate::log::Topic;
 use crate::store::Name;
@@ -17,6 +18,7 @@ const LAST_ENTRY: &[u8] = b"last-entry";
 
 pub(super) struct Shared {
     pub(super) database: Database,
+    moment: Moment,
     /// What tables and topics there are, and single values of the engine itself.
     pub(super) catalog_rows: Keyspace,
     pub(super) tokens: Arc<Tokens>,
@@ -38,12 +40,23 @@ impl Shared {
             numbering: Arc::new(Numbering::open(&catalog_rows)?),
             group_offsets: keyspace("groups")?,
             groups: Groups::default(),
+            moment: Moment::of(&database),
             catalog_rows,
             database,
             clock,
             tables: Catalog::default(),
             topics: Catalog::default(),
         })
+    }
+
+    /// What readers see now.
+    pub(super) fn moment(&self) -> Arc<Snapshot> {
+        self.moment.latest()
+    }
+
+    /// See [`Moment::advance`].
+    pub(super) fn advance(&self) {
+        self.moment.advance(&self.database);
     }
 
     pub(super) fn tables(&self) -> Arc<FxHashMap<Name, Arc<Table>>> {

@@ -81,6 +81,12 @@ pub trait ShardReader: Send {
     /// The next changes, at most `limit`, at once; none if there are none yet. Cancel-safe: a dropped call loses
     /// nothing.
     async fn read(&mut self, limit: usize) -> Result<ShardRead, StoreError>;
+
+    /// Returns once there may be more than the last read found. Of a store that cannot tell it never does: that one is
+    /// read again from time to time. Cancel-safe.
+    async fn wait(&mut self) {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// The part of a store that tells what changed.

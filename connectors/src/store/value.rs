@@ -1,9 +1,11 @@
 //! Items and the values of their attributes: DynamoDB's data model, which the embedded engine shares.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
 
 use super::number::Number;
@@ -138,9 +140,14 @@ macro_rules! value_from_integer {
 value_from_integer!(i32, u32, i64, u64);
 
 /// One row of a table: attributes by name.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Item(BTreeMap<Name, Value>);
+///
+/// A handful of them in the order of their names, in one piece of memory: made, read and freed for every row, so a tree
+/// would cost more than it saves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Item(Vec<(Name, Value)>);
+
+/// Room for the attributes of most rows.
+const USUAL_ATTRIBUTES: usize = 8;
 
 impl Item {
     pub fn new() -> Self {
@@ -150,7 +157,7 @@ impl Item {
     /// The item with one more attribute, for building one in an expression.
     #[must_use]
     pub fn with(mut self, name: impl Into<Name>, value: impl Into<Value>) -> Self {
-        self.0.insert(name.into(), value.into());
+        self.set(name, value);
         self
     }
 
@@ -163,8 +170,13 @@ impl Item {
         }
     }
 
+    /// Where an attribute is, or where it would be.
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| known.as_str().cmp(name))
+    }
+
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.0.get(name)
+        self.find(name).ok().map(|at| &self.0[at].1)
     }
 
     pub fn text(&self, name: &str) -> Option<&str> {
@@ -176,11 +188,18 @@ impl Item {
     }
 
     pub fn set(&mut self, name: impl Into<Name>, value: impl Into<Value>) {
-        self.0.insert(name.into(), value.into());
+        let (name, value) = (name.into(), value.into());
+        if self.0.is_empty() {
+            self.0.reserve(USUAL_ATTRIBUTES);
+        }
+        match self.find(&name) {
+            Ok(at) => self.0[at].1 = value,
+            Err(at) => self.0.insert(at, (name, value)),
+        }
     }
 
     pub fn remove(&mut self, name: &str) -> Option<Value> {
-        self.0.remove(name)
+        self.find(name).ok().map(|at| self.0.remove(at).1)
     }
 
     pub fn len(&self) -> usize {
@@ -192,7 +211,7 @@ impl Item {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &Value)> {
-        self.0.iter()
+        self.0.iter().map(|(name, value)| (name, value))
     }
 
     /// What counts towards DynamoDB's limit of 400 KB.
@@ -201,17 +220,92 @@ impl Item {
     }
 }
 
+/// Of two attributes of one name the later counts.
 impl FromIterator<(Name, Value)> for Item {
     fn from_iter<T: IntoIterator<Item = (Name, Value)>>(attributes: T) -> Self {
-        Self(attributes.into_iter().collect())
+        let mut attributes: Vec<_> = attributes.into_iter().collect();
+        if !attributes.is_sorted_by(|(a, _), (b, _)| a < b) {
+            attributes.sort_by(|(a, _), (b, _)| a.cmp(b));
+            attributes.dedup_by(|later, earlier| {
+                let same = later.0 == earlier.0;
+                if same {
+                    std::mem::swap(later, earlier);
+                }
+                same
+            });
+        }
+        Self(attributes)
     }
 }
 
 impl IntoIterator for Item {
     type Item = (Name, Value);
-    type IntoIter = std::collections::btree_map::IntoIter<Name, Value>;
+    type IntoIter = std::vec::IntoIter<(Name, Value)>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
+    }
+}
+
+impl Serialize for Item {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Attributes;
+
+        impl<'de> Visitor<'de> for Attributes {
+            type Value = Item;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("attributes by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Item, A::Error> {
+                // what is damaged may announce anything
+                const MOST_EXPECTED: usize = 64;
+                let mut attributes = Vec::with_capacity(map.size_hint().unwrap_or(0).min(MOST_EXPECTED));
+                while let Some(attribute) = map.next_entry()? {
+                    attributes.push(attribute);
+                }
+                Ok(attributes.into_iter().collect())
+            }
+        }
+
+        deserializer.deserialize_map(Attributes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn attributes() -> impl Strategy<Value = Vec<(String, u64)>> {
+        proptest::collection::vec(("[a-d]{0,2}", 0u64..5), 0..12)
+    }
+
+    proptest! {
+        #[test]
+        fn an_item_is_a_map(attributes in attributes(), removed in "[a-d]{0,2}") {
+            let mut map: BTreeMap<Name, Value> = BTreeMap::new();
+            let mut set = Item::new();
+            for (name, value) in &attributes {
+                map.insert(name.into(), (*value).into());
+                set.set(name.as_str(), *value);
+            }
+            let collected: Item = attributes.iter().map(|(name, value)| (name.into(), (*value).into())).collect();
+            prop_assert_eq!(&collected, &set);
+            prop_assert_eq!(set.remove(&removed), map.remove(removed.as_str()));
+            prop_assert!(set.iter().eq(map.iter()));
+            prop_assert!(map.iter().all(|(name, value)| set.get(name) == Some(value)));
+            // what is on disk stays readable, both ways
+            let bytes = postcard::to_allocvec(&set).unwrap();
+            prop_assert_eq!(&bytes, &postcard::to_allocvec(&map).unwrap());
+            prop_assert_eq!(postcard::from_bytes::<Item>(&bytes).unwrap(), set);
+        }
     }
 }

@@ -73,12 +73,12 @@ async fn check_numbers(context: &Context, numbers: &[Item]) -> Result<()> {
     Ok(())
 }
 
-/// Users have numbers that are kept for them.
+/// Users have numbers that are kept for them. Agents have none.
 async fn check_phones(context: &Context, users: &[User]) -> Result<()> {
-    context.looked_at(&checks::PHONE_USER, users.len());
-    let kept =
-        context.reads.get_all(users.iter().map(|user| kept_number(&user.phone_number)).collect()).await?;
-    for (user, item) in users.iter().zip(kept) {
+    let people = || users.iter().filter(|user| !user.user_id.is_agent());
+    context.looked_at(&checks::PHONE_USER, people().count());
+    let kept = context.reads.get_all(people().map(|user| kept_number(&user.phone_number)).collect()).await?;
+    for (user, item) in people().zip(kept) {
         let owner = item.as_ref().and_then(|item| item.text(OWNER));
         if owner == Some(user.user_id.as_str()) {
             continue;

@@ -143,13 +143,7 @@ async fn check_keys(context: &Context, messages: &[Message]) -> Result<()> {
     let lookup = |message: &&Message| {
         idempotency_keys::lookup(&message.chat_id, &message.client_message_id, Consistency::Strong)
     };
-    let mut found = context.reads.get_all(messages.iter().map(lookup).collect()).await?;
-    // Once more for those without: a message that is being stored at this moment may be seen just before its key.
-    let without: Vec<usize> = (0..found.len()).filter(|at| found[*at].is_none()).collect();
-    let again = without.iter().map(|at| lookup(&messages[*at])).collect();
-    for (at, item) in without.iter().zip(context.reads.get_all(again).await?) {
-        found[*at] = item;
-    }
+    let found = context.reads.get_all(messages.iter().map(lookup).collect()).await?;
     for (message, item) in messages.into_iter().zip(found) {
         match item.as_ref().map(IdempotencyKey::from_item) {
             None if has_key(&message) => {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use fjall::Readable as _;
 use tokio::sync::{Notify, oneshot};
 
 use super::super::Engine;
@@ -181,7 +182,8 @@ fn parse_offset(bytes: &[u8]) -> Option<u64> {
 }
 
 fn committed_offset(shared: &Shared, group: &str, partition: &TopicPartition) -> Result<Option<u64>> {
-    let bytes = shared.group_offsets.get(offset_key(group, partition)).map_err(read_error)?;
+    let bytes =
+        shared.moment().get(&shared.group_offsets, offset_key(group, partition)).map_err(read_error)?;
     Ok(bytes.and_then(|bytes| parse_offset(&bytes)))
 }
 

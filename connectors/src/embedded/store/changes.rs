@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use fjall::Keyspace;
+use fjall::{Keyspace, Readable as _, Slice, Snapshot};
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
+use tokio::sync::watch;
 
 use super::super::Engine;
 use super::super::clock::from_unix_millis;
 use super::super::group::Group;
+use super::super::shared::Shared;
 use super::encoding::shard_of;
 use super::table::Table;
 use super::{damaged, read_error};
@@ -71,6 +73,8 @@ pub(in crate::embedded) struct StoreChanges {
     /// By table number and shard.
     pending: BTreeMap<(u32, u8), ShardChanges>,
     numbering: Option<Arc<Numbering>>,
+    /// Who waits for what is being committed.
+    written: Vec<watch::Sender<()>>,
     /// Buffers of earlier groups.
     spare: Vec<Vec<u8>>,
 }
@@ -78,6 +82,7 @@ pub(in crate::embedded) struct StoreChanges {
 /// What a group changes in one shard.
 struct ShardChanges {
     keyspace: Keyspace,
+    wakes: watch::Sender<()>,
     count: u64,
     /// The changes as they are written, one behind another.
     bytes: Vec<u8>,
@@ -94,7 +99,7 @@ impl ShardChanges {
     }
 }
 
-/// Gives the changes their numbers.
+/// Gives the changes their numbers; only the committer does.
 pub(in crate::embedded) struct Numbering {
     last: AtomicU64,
     catalog: Keyspace,
@@ -102,23 +107,32 @@ pub(in crate::embedded) struct Numbering {
 
 impl Numbering {
     pub(in crate::embedded) fn open(catalog: &Keyspace) -> std::result::Result<Self, fjall::Error> {
-        let last = catalog.get(LAST_NUMBER)?;
-        let last = last.and_then(|bytes| Some(u64::from_be_bytes((*bytes).try_into().ok()?))).unwrap_or(0);
+        let last = number(catalog.get(LAST_NUMBER)?);
         Ok(Self { last: AtomicU64::new(last), catalog: catalog.clone() })
     }
 
-    fn last(&self) -> u64 {
-        self.last.load(Ordering::Acquire)
+    /// The highest number that readers can see. The highest given may be that of a change they cannot see yet, and who
+    /// reads from there on would miss it: it is neither in the stream after this nor in a scan of the table.
+    fn last_seen(&self, moment: &Snapshot) -> Result<u64> {
+        Ok(number(moment.get(&self.catalog, LAST_NUMBER).map_err(read_error)?))
     }
+}
+
+fn number(stored: Option<Slice>) -> u64 {
+    stored.and_then(|bytes| Some(u64::from_be_bytes((*bytes).try_into().ok()?))).unwrap_or(0)
 }
 
 impl StoreChanges {
     pub(super) fn push(&mut self, table: &Table, row: &[u8], change: &RawChange<'_>) {
         let Some(keyspace) = &table.changes else { return };
         self.numbering.get_or_insert_with(|| Arc::clone(&table.numbering));
-        let shard = self.pending.entry((table.number, shard_of(row, SHARDS)));
-        let shard =
-            shard.or_insert_with(|| ShardChanges { keyspace: keyspace.clone(), count: 0, bytes: Vec::new() });
+        let shard = shard_of(row, SHARDS);
+        let shard = self.pending.entry((table.number, shard)).or_insert_with(|| ShardChanges {
+            keyspace: keyspace.clone(),
+            wakes: table.wakes.of(shard).clone(),
+            count: 0,
+            bytes: Vec::new(),
+        });
         change.write(&mut shard.bytes);
         shard.count += 1;
     }
@@ -126,7 +140,7 @@ impl StoreChanges {
     /// Turns the group's changes into writes. Only the committer numbers changes, so nothing comes in between.
     pub(in crate::embedded) fn write(group: &mut Group) {
         let Some(numbering) = group.changes.numbering.take() else { return };
-        let mut last = numbering.last();
+        let mut last = numbering.last.load(Ordering::Relaxed);
         for ((_, shard), mut changes) in std::mem::take(&mut group.changes.pending) {
             group.put(&changes.keyspace, entry_key(shard, last + 1), changes.entry());
             last += changes.count;
@@ -134,10 +148,27 @@ impl StoreChanges {
             if changes.bytes.capacity() <= SPARE_BYTES {
                 group.changes.spare.push(changes.bytes);
             }
+            group.changes.written.push(changes.wakes);
         }
-        // Readers may learn of a number before its change is visible; it will be, or the engine has failed.
-        numbering.last.store(last, Ordering::Release);
+        numbering.last.store(last, Ordering::Relaxed);
         group.put(&numbering.catalog, LAST_NUMBER.to_vec(), last.to_be_bytes().to_vec());
+    }
+
+    /// Wakes those who wait for what can be read now.
+    pub(in crate::embedded) fn announce(&mut self) {
+        for wakes in self.written.drain(..) {
+            wakes.send_replace(());
+        }
+    }
+}
+
+/// Who waits for changes of a table, by shard.
+#[derive(Default)]
+pub(super) struct Wakes([watch::Sender<()>; SHARDS as usize]);
+
+impl Wakes {
+    fn of(&self, shard: u8) -> &watch::Sender<()> {
+        &self.0[usize::from(shard)]
     }
 }
 
@@ -177,7 +208,7 @@ impl ChangeStream for Engine {
         })?;
         let after = match start {
             ShardStart::Oldest => 0,
-            ShardStart::Latest => table.numbering.last(),
+            ShardStart::Latest => table.numbering.last_seen(&self.shared.moment())?,
             ShardStart::After(number) => {
                 let after = number.0.parse().map_err(|_| {
                     StoreError::Invalid(format!("'{}' is no place in a change stream", number.0))
@@ -186,7 +217,9 @@ impl ChangeStream for Engine {
                 after
             }
         };
-        Ok(Box::new(Reader { table, changes, shard, after }))
+        let woken = table.wakes.of(shard).subscribe();
+        let shared = Arc::clone(&self.shared);
+        Ok(Box::new(Reader { shared, table, changes, shard, after, woken }))
     }
 }
 
@@ -202,7 +235,7 @@ impl Engine {
     }
 
     fn check_kept(&self, table: &Table, shard: u8, after: u64, position: &SmolStr) -> Result<()> {
-        if after < table.trimmed_to(&self.shared.catalog_rows, shard)? {
+        if after < table.trimmed_to(&self.shared, shard)? {
             return Err(StoreError::Trimmed {
                 table: table.schema.name.clone(),
                 position: position.to_string(),
@@ -218,9 +251,9 @@ impl Table {
     }
 
     /// The highest number of a shard that was removed because of its age.
-    fn trimmed_to(&self, catalog: &Keyspace, shard: u8) -> Result<u64> {
-        let bytes = catalog.get(self.trim_key(shard)).map_err(read_error)?;
-        Ok(bytes.and_then(|bytes| Some(u64::from_be_bytes((*bytes).try_into().ok()?))).unwrap_or(0))
+    fn trimmed_to(&self, shared: &Shared, shard: u8) -> Result<u64> {
+        let bytes = shared.moment().get(&shared.catalog_rows, self.trim_key(shard)).map_err(read_error)?;
+        Ok(number(bytes))
     }
 
     /// Removes entries older than this, at most `limit`; returns how many.
@@ -254,24 +287,29 @@ impl Table {
 }
 
 struct Reader {
+    shared: Arc<Shared>,
     table: Arc<Table>,
     changes: Keyspace,
     shard: u8,
     /// The last number handed out.
     after: u64,
+    woken: watch::Receiver<()>,
 }
 
 #[async_trait]
 impl ShardReader for Reader {
     async fn read(&mut self, limit: usize) -> Result<ShardRead> {
         self.table.check_exists()?;
+        // marked before looking: what is committed afterwards wakes the next wait
+        self.woken.mark_unchanged();
         // the entry that holds the next change may begin before it
         let wanted = entry_key(self.shard, self.after + 1);
-        let begins = self.changes.range(entry_key(self.shard, 0)..=wanted.clone()).next_back();
+        let moment = self.shared.moment();
+        let begins = moment.range(&self.changes, entry_key(self.shard, 0)..=wanted.clone()).next_back();
         let begins =
             begins.map(fjall::Guard::key).transpose().map_err(read_error)?.map_or(wanted, |key| key.to_vec());
         let mut found = Vec::new();
-        for guard in self.changes.range(begins..=entry_key(self.shard, u64::MAX)) {
+        for guard in moment.range(&self.changes, begins..=entry_key(self.shard, u64::MAX)) {
             let (key, value) = guard.into_inner().map_err(read_error)?;
             let first = first_number(&key)?;
             for (number, stored) in (first..).zip(decode(&value)?) {
@@ -285,6 +323,11 @@ impl ShardReader for Reader {
             }
         }
         Ok(ShardRead::Changes(found))
+    }
+
+    async fn wait(&mut self) {
+        // an error means that the table is gone, which the next read tells
+        let _ = self.woken.changed().await;
     }
 }
 

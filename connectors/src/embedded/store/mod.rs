@@ -2,12 +2,13 @@
 //!
 //! - `encoding`: keys whose bytes are in order; `table`: rows, indexes and ends; `changes`: the change stream.
 //! - `read`: gets, queries, scans; `prepared`, `write`: what the committer decides; `tokens`: transactions done before.
-//! - `admin`: tables come and go; `sweep`: what time removes; `check`: whether all agrees.
+//! - `admin`: tables come and go; `sweep`: what time removes; `check`: whether all agrees; `plain`: for measuring.
 
 mod admin;
 mod changes;
 mod check;
 mod encoding;
+mod plain;
 mod prepared;
 mod read;
 mod sweep;
@@ -23,6 +24,7 @@ use crate::store::{Name, Result, StoreError};
 
 pub(super) use admin::open_tables;
 pub(super) use changes::{Numbering, StoreChanges};
+pub use plain::PlainRows;
 pub(super) use sweep::SweepStore;
 pub(super) use table::Table;
 pub(super) use tokens::Tokens;

@@ -1,6 +1,6 @@
 //! Gets, queries and scans, straight from the engine below.
 //!
-//! Every read sees every finished write. Gets and queries are done where they are called: nearly all find their block
+//! Every read sees every finished write, and sees it at one moment. Gets and queries are done where they are called: nearly all find their block
 //! in memory, and handing them to another thread would cost more than the rest. Scans go to a thread for blocking
 //! work.
 
@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fjall::Keyspace;
+use fjall::{Keyspace, Readable as _, Snapshot};
 
 use super::super::Engine;
 use super::encoding::{
@@ -26,17 +26,18 @@ use crate::store::{
 #[async_trait]
 impl ReadStore for Engine {
     async fn get(&self, get: Get) -> Result<Option<Item>> {
-        self.get_now(&get)
+        self.get_at(&self.shared.moment(), &get)
     }
 
     async fn batch_get(&self, gets: Vec<Get>) -> Result<Vec<Option<Item>>> {
-        gets.iter().map(|get| self.get_now(get)).collect()
+        let moment = self.shared.moment();
+        gets.iter().map(|get| self.get_at(&moment, get)).collect()
     }
 
     async fn query(&self, query: Query) -> Result<Page> {
         let table = self.table(&query.table)?;
         let read = RangeRead::for_query(&table, &query)?;
-        read.page(&table, self.shared.clock.since_1970())
+        read.page(&self.shared.moment(), &table, self.shared.clock.since_1970())
     }
 }
 
@@ -45,16 +46,19 @@ impl ScanStore for Engine {
     async fn scan(&self, scan: Scan) -> Result<Page> {
         let table = self.table(&scan.table)?;
         let now = self.shared.clock.since_1970();
-        let read = tokio::task::spawn_blocking(move || RangeRead::for_scan(&table, &scan)?.page(&table, now));
+        let moment = self.shared.moment();
+        let read = tokio::task::spawn_blocking(move || {
+            RangeRead::for_scan(&table, &scan)?.page(&moment, &table, now)
+        });
         read.await.map_err(|error| StoreError::Unavailable(format!("a scan ended early: {error}")))?
     }
 }
 
 impl Engine {
-    fn get_now(&self, get: &Get) -> Result<Option<Item>> {
+    fn get_at(&self, moment: &Snapshot, get: &Get) -> Result<Option<Item>> {
         let table = self.table(&get.table)?;
         let row = super::prepared::checked_row(&table, &get.key)?;
-        let Some(bytes) = table.rows.get(row).map_err(read_error)? else { return Ok(None) };
+        let Some(bytes) = moment.get(&table.rows, row).map_err(read_error)? else { return Ok(None) };
         let item = decode_item(&bytes)?;
         let ended = table.schema.has_ended(&item, self.shared.clock.since_1970());
         Ok((!ended).then_some(item))
@@ -120,11 +124,11 @@ impl<'a> RangeRead<'a> {
         Ok(Self { rows: &table.rows, index: None, range, direction: Direction::Forward, limit: scan.limit })
     }
 
-    fn page(self, table: &Table, now: Duration) -> Result<Page> {
+    fn page(self, moment: &Snapshot, table: &Table, now: Duration) -> Result<Page> {
         if is_empty(&self.range) {
             return Ok(Page::default());
         }
-        let mut rows = self.rows.range::<Vec<u8>, _>(self.range);
+        let mut rows = moment.range::<Vec<u8>, _>(self.rows, self.range);
         let limit = self.limit.map_or(usize::MAX, |limit| limit as usize);
         let (mut page, mut looked_at, mut bytes) = (Page::default(), 0, 0);
         let mut next = || match self.direction {

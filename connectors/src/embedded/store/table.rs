@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::super::group::Group;
 use super::super::shared::open_keyspace;
 use super::super::space::{IndexSpace, TableSpace};
-use super::changes::{Numbering, RawChange};
+use super::changes::{Numbering, RawChange, Wakes};
 use super::encoding::{check_key, decode_item, encode_item, index_key};
 use crate::store::{
     IndexSchema, Item, MAX_ITEM_BYTES, MAX_PARTITION_KEY_BYTES, Name, Projection, Result, StoreError, Stream,
@@ -32,6 +32,7 @@ pub(in crate::embedded) struct Table {
     /// By the second at which rows end, for the sweeper.
     pub(super) expiry: Option<Keyspace>,
     pub(super) changes: Option<Keyspace>,
+    pub(super) wakes: Wakes,
     pub(super) numbering: Arc<Numbering>,
     /// Set by the committer, which then refuses what was on its way.
     pub(super) dropped: AtomicBool,
@@ -81,6 +82,7 @@ impl Table {
             indexes: indexes.collect::<std::result::Result<_, fjall::Error>>()?,
             expiry: schema.ttl.as_ref().map(|_| keyspace("expiry")).transpose()?,
             changes: (schema.stream == Stream::OldAndNewImages).then(|| keyspace("changes")).transpose()?,
+            wakes: Wakes::default(),
             numbering: Arc::clone(numbering),
             dropped: AtomicBool::new(false),
         })
