@@ -37,7 +37,7 @@ const DISPOSITION_SHIFT: u32 = 24;
 /// position and part are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin<'a> {
-    /// What is read, as [`Source::identity`](crate::Source::identity) calls it.
+    /// What is read, as [`Source::origin`](crate::Source::origin) calls it.
     pub source: &'a str,
     pub partition: &'a Partition,
     /// Where reading goes on after the record.

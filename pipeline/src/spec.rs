@@ -117,6 +117,8 @@ pub enum Mode {
     Write,
     /// Writes a copy of something another level has the authority over.
     Fill,
+    /// Keeps its own places there, which are nobody's data.
+    Keep,
 }
 
 impl Mode {
@@ -127,6 +129,7 @@ impl Mode {
             Self::Stream => "follows",
             Self::Write => "writes",
             Self::Fill => "fills",
+            Self::Keep => "keeps places in",
         }
     }
 }

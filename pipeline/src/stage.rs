@@ -33,6 +33,14 @@ pub trait Stage: Send + Sync {
     /// in the middle only when a drain runs out of time.
     async fn process(&self, batch: &mut Batch) -> Result<(), StageError>;
 
+    /// What goes on by the first output when the runtime gives up on a record, whatever `on_error` makes of the record
+    /// itself: such as a word to those who wait for an answer. May be asked again for the same record, after a crash or
+    /// a redrive. Nothing for most stages.
+    fn instead(&self, record: &Record, error: &StageError) -> Option<Record> {
+        let _ = (record, error);
+        None
+    }
+
     /// Makes what was accepted last, such as a buffered file; called after the last `process`.
     async fn close(&self) -> Result<(), StageError> {
         Ok(())
@@ -169,6 +177,12 @@ pub enum PositionKeeping {
 pub trait Source: Send {
     /// What is read, such as `file:/var/log/in.jsonl`. Kept positions are good for this identity only.
     fn identity(&self) -> String;
+
+    /// Whose positions they are, for stages that keep which records they have taken. Sources that give the same record
+    /// at the same position, such as a group and somebody who reads a range of the same log, say the same here.
+    fn origin(&self) -> String {
+        self.identity()
+    }
 
     fn keeps_positions(&self) -> PositionKeeping {
         PositionKeeping::None

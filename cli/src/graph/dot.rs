@@ -71,7 +71,9 @@ fn surroundings(around: &Surroundings<'_>, graph: &mut String) {
             Link::Resource(index, Mode::Read | Mode::Scan | Mode::Stream) => {
                 writeln!(graph, "  r{index} -> {stage} [style=dashed]")
             }
-            Link::Resource(index, Mode::Write) => writeln!(graph, "  {stage} -> r{index} [style=dashed]"),
+            Link::Resource(index, Mode::Write | Mode::Keep) => {
+                writeln!(graph, "  {stage} -> r{index} [style=dashed]")
+            }
             Link::Resource(index, Mode::Fill) => {
                 writeln!(graph, "  {stage} -> r{index} [style=dashed label=\"fills\"]")
             }

@@ -68,7 +68,7 @@ fn surroundings(around: &Surroundings<'_>, chart: &mut String) {
             Link::Resource(index, Mode::Read | Mode::Scan | Mode::Stream) => {
                 writeln!(chart, "  r{index} -.-> {stage}")
             }
-            Link::Resource(index, Mode::Write) => writeln!(chart, "  {stage} -.-> r{index}"),
+            Link::Resource(index, Mode::Write | Mode::Keep) => writeln!(chart, "  {stage} -.-> r{index}"),
             Link::Resource(index, Mode::Fill) => writeln!(chart, "  {stage} -.->|fills| r{index}"),
             Link::Queue(index) => writeln!(chart, "  {stage} -.-x d{index}"),
         };

@@ -33,7 +33,7 @@ pub(crate) struct Reader {
     tap: Arc<Tap>,
     name: Arc<str>,
     /// What the source last called itself.
-    identity: Arc<str>,
+    origin: Arc<str>,
     retries: Retries,
     /// After a failed read: when to read again.
     read_after: Option<Instant>,
@@ -53,7 +53,7 @@ impl Reader {
             shared,
             tap,
             name,
-            identity: Arc::from(""),
+            origin: Arc::from(""),
             retries: Retries::new(Span::millis(100), Span::secs(10)),
             read_after: None,
         }
@@ -153,13 +153,13 @@ impl Reader {
     fn place(&mut self, partition: Partition) -> Place {
         let positions_last = self.source.positions_last();
         if positions_last {
-            let identity = self.source.identity();
-            if *identity != *self.identity {
-                self.identity = identity.into();
+            let origin = self.source.origin();
+            if *origin != *self.origin {
+                self.origin = origin.into();
             }
         }
         let settled = self.committer.settled(&partition);
-        Place { source: Arc::clone(&self.identity), partition, settled, positions_last }
+        Place { source: Arc::clone(&self.origin), partition, settled, positions_last }
     }
 
     /// Waits for `work`, committing what is settled meanwhile. A commit is never broken off for it.

@@ -77,7 +77,7 @@ pub(crate) fn expire(node: &Node, park: &mut Park, now: Instant) -> Result<Settl
     for key in keys {
         while let Some((acked, attempts, error)) = pass.park.take_expired(key) {
             expired.insert(key);
-            pass.give_up(acked, attempts, &error)?;
+            pass.give_up(key, acked, attempts, &error)?;
         }
     }
     Ok(pass.finish(expired))
@@ -157,6 +157,10 @@ impl<'a> Pass<'a> {
 
     fn go_on(&mut self, key: KeyHash, output: Output, acked: Acked) {
         self.answered += 1;
+        self.hand_on(key, output, acked);
+    }
+
+    fn hand_on(&mut self, key: KeyHash, output: Output, acked: Acked) {
         if !self.stuck.is_empty() && self.stuck.contains(&key) {
             self.returned.push((key, Parked { acked, need: Need::GoOn(output) }));
         } else {
@@ -192,21 +196,32 @@ impl<'a> Pass<'a> {
             Class::Retry => self.park.is_past_deadline(&trials),
         };
         if hopeless {
-            return self.give_up(acked, trials.attempts, error);
+            return self.give_up(key, acked, trials.attempts, error);
         }
         self.settlement.retrying.get_or_insert_with(|| (Arc::clone(error), 0)).1 += 1;
         self.wait(key, acked, trials);
         Ok(())
     }
 
-    fn give_up(&mut self, acked: Acked, attempts: u32, error: &Arc<StageError>) -> Result<(), Failure> {
-        match self.node.policy.on_error {
-            OnError::Stop => return Err(Failure::new(&self.node.name, error)),
-            OnError::Drop if error.class == Class::Reject => self.drop(acked, "rejected"),
-            OnError::Drop => self.drop(acked, "retries-exhausted"),
-            OnError::DeadLetter | OnError::Retry => {
-                self.settlement.dead.push(Dead { acked, error: Arc::clone(error), attempts });
-            }
+    fn give_up(
+        &mut self,
+        key: KeyHash,
+        acked: Acked,
+        attempts: u32,
+        error: &Arc<StageError>,
+    ) -> Result<(), Failure> {
+        let on_error = self.node.policy.on_error;
+        if on_error == OnError::Stop {
+            return Err(Failure::new(&self.node.name, error));
+        }
+        if let Some(record) = self.node.stage.instead(&acked.record, error) {
+            let ack = acked.ack.branch(None);
+            self.hand_on(key, 0, Acked { record, ack });
+        }
+        match (on_error, error.class) {
+            (OnError::Drop, Class::Reject) => self.drop(acked, "rejected"),
+            (OnError::Drop, _) => self.drop(acked, "retries-exhausted"),
+            _ => self.settlement.dead.push(Dead { acked, error: Arc::clone(error), attempts }),
         }
         Ok(())
     }

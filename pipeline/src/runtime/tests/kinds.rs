@@ -86,6 +86,9 @@ pub(crate) struct MischiefConfig {
     /// Failed records are dropped by policy.
     #[serde(default)]
     drops_failed: bool,
+    /// Of what it gives up on, a number a thousand higher goes on.
+    #[serde(default)]
+    consoles: bool,
 }
 
 pub(crate) struct Mischief {
@@ -188,6 +191,10 @@ impl Stage for Mischief {
             std::future::pending::<()>().await;
         }
         Ok(())
+    }
+
+    fn instead(&self, record: &Record, _: &StageError) -> Option<Record> {
+        self.config.consoles.then(|| record.derive((number_of(record) + 1000).to_string()))
     }
 
     async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {

@@ -114,6 +114,31 @@ async fn retries_end_at_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn something_else_can_go_on_for_what_is_given_up() {
+    for (act, on_error) in
+        [("reject", OnError::DeadLetter), ("flaky", OnError::DeadLetter), ("reject", OnError::Drop)]
+    {
+        let world = Arc::new(World::default());
+        let consoles = json!({"act": act, "every": 10, "at": 5, "times": 1_000_000, "consoles": true,
+            "drops_failed": on_error == OnError::Drop});
+        let topology = numbers(&world, 10, 1, 10)
+            .mischief("kind", consoles)
+            .with(|policy| {
+                policy.retry = quick();
+                policy.retry.deadline = Some(Span::millis(500));
+                policy.on_error = on_error;
+            })
+            .collect("sink")
+            .done();
+        let tally = finished(&run(&world, &topology).await);
+        assert_eq!((tally.sum(), tally.failed), (10, 0), "{act}");
+        assert_eq!(tally.dead_lettered, u64::from(on_error == OnError::DeadLetter), "{act}");
+        assert_eq!(world.arrived_at("sink"), [0, 1, 2, 3, 4, 1005, 6, 7, 8, 9], "{act}: in its place");
+        assert!(world.violations.lock().unwrap().is_empty(), "{act}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dead_dependency_is_left_alone() {
     let world = Arc::new(World::default());
     let down = json!({"act": "down", "every": 1, "at": 0, "times": 1_000_000});
