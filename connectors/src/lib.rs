@@ -10,6 +10,7 @@
 //! - [`dynamodb`]: the store on DynamoDB, or on what speaks its protocol.
 //! - [`kafka`]: the log on Apache Kafka.
 //! - [`redis`]: live state on Redis.
+//! - [`stream`]: following a table's changes together with others.
 //! - [`connections`]: the configuration that says where store, log and live state are.
 //! - [`http`]: posting to an address on the web.
 //! - [`files`]: what lives in a folder of its own on the local disk: dead letters, kept positions, JSON lines.
@@ -28,3 +29,4 @@ pub mod model;
 pub mod redis;
 pub mod search;
 pub mod store;
+pub mod stream;

@@ -51,18 +51,19 @@ impl Backends {
 /// What stages declare, as what is granted.
 pub fn grant<'a>(declared: impl Iterator<Item = &'a Access>) -> Grant {
     declared.fold(Grant::nothing(), |grant, access| {
-        let how = match access.mode {
-            Mode::Read => capability::Access::Read,
-            Mode::Scan => capability::Access::Scan,
-            Mode::Stream => capability::Access::Stream,
+        let how: &[capability::Access] = match access.mode {
+            Mode::Read => &[capability::Access::Read],
+            Mode::Scan => &[capability::Access::Scan],
+            Mode::Stream => &[capability::Access::Stream],
             // Filling is writing what another level has the authority over.
-            Mode::Write | Mode::Fill => capability::Access::Write,
+            Mode::Write | Mode::Fill => &[capability::Access::Write],
+            Mode::Keep => &[capability::Access::Read, capability::Access::Write],
         };
-        match access.level {
-            Level::Store => grant.table(&*access.name, how),
-            Level::Log => grant.topic(&*access.name, how),
-            Level::Live => grant.family(&*access.name, how),
-        }
+        how.iter().fold(grant, |grant, how| match access.level {
+            Level::Store => grant.table(&*access.name, *how),
+            Level::Log => grant.topic(&*access.name, *how),
+            Level::Live => grant.family(&*access.name, *how),
+        })
     })
 }
 

@@ -15,7 +15,12 @@ pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The shipped `pipelines.toml` on any free port, without limits of rate.
 pub fn shipped_pipelines() -> String {
-    let shipped = std::fs::read_to_string(repository().join("pipelines.toml")).expect("it is shipped");
+    shipped("pipelines.toml")
+}
+
+/// A shipped topology, likewise.
+pub fn shipped(file: &str) -> String {
+    let shipped = std::fs::read_to_string(repository().join(file)).expect("it is shipped");
     let on_any_port = shipped.replace("127.0.0.1:8080", "127.0.0.1:0");
     format!("{on_any_port}\n[edge.limits]\nenabled = false\n\n[runtime]\nwatch = '0s'\n")
 }
@@ -33,6 +38,17 @@ impl Home {
     #[must_use]
     pub fn with_shipped_pipelines(self) -> Self {
         self.replace_config(&shipped_pipelines());
+        self
+    }
+}
+
+/// Both ways to get events out: written twice, or made of what was written once.
+pub const TOPOLOGIES: [&str; 2] = ["pipelines.toml", "examples/event-bus.toml"];
+
+impl Home {
+    #[must_use]
+    pub fn with_topology(self, file: &str) -> Self {
+        self.replace_config(&shipped(file));
         self
     }
 }

@@ -1,4 +1,4 @@
-//! The main road: from socket to socket, on the shipped pipelines and the embedded engine.
+//! The main road: from socket to socket, on both shipped topologies and the embedded engine.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,9 +12,35 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_goes_from_socket_to_socket() {
-    let home = home!().with_shipped_pipelines();
+/// Every scenario on every topology.
+macro_rules! on_both {
+    ($($scenario:ident),* $(,)?) => {
+        mod dual_write {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $scenario() {
+                super::$scenario(courant_tests::chat::TOPOLOGIES[0]).await;
+            })*
+        }
+        mod event_bus {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $scenario() {
+                super::$scenario(courant_tests::chat::TOPOLOGIES[1]).await;
+            })*
+        }
+    };
+}
+
+on_both! {
+    a_message_goes_from_socket_to_socket,
+    the_same_id_is_the_same_message_and_never_another,
+    a_hundred_writers_get_a_hundred_sequences,
+    who_was_removed_neither_sends_nor_hears,
+    signing_out_closes_the_sockets_of_the_session,
+    nothing_acknowledged_is_lost_when_the_process_is_killed,
+}
+
+async fn a_message_goes_from_socket_to_socket(topology: &str) {
+    let home = home!().with_topology(topology);
     let mut courant = home.start(&[]);
     let (ann, bob) = (courant.person("Ann").await, courant.person("Bob").await);
     let chat = group(&[&ann, &bob]).await;
@@ -62,9 +88,8 @@ async fn a_message_goes_from_socket_to_socket() {
     assert_eq!((&batch["messages"][0]["content"], &batch["has_more"]), (&json!("hello Bob"), &json!(false)));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_id_is_the_same_message_and_never_another() {
-    let home = home!().with_shipped_pipelines();
+async fn the_same_id_is_the_same_message_and_never_another(topology: &str) {
+    let home = home!().with_topology(topology);
     let mut courant = home.start(&[]);
     let (ann, bob) = (courant.person("Ann").await, courant.person("Bob").await);
     let chat = group(&[&ann, &bob]).await;
@@ -82,9 +107,8 @@ async fn the_same_id_is_the_same_message_and_never_another() {
     assert_eq!(history(&bob, &chat).await.len(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_writers_get_a_hundred_sequences() {
-    let home = home!().with_shipped_pipelines();
+async fn a_hundred_writers_get_a_hundred_sequences(topology: &str) {
+    let home = home!().with_topology(topology);
     let mut courant = home.start(&[]);
     let ann = courant.person("Ann").await;
     let bob = courant.person("Bob").await;
@@ -103,9 +127,8 @@ async fn a_hundred_writers_get_a_hundred_sequences() {
     assert_eq!(stored, sequences.into_iter().collect::<Vec<_>>());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_removed_neither_sends_nor_hears() {
-    let home = home!().with_shipped_pipelines();
+async fn who_was_removed_neither_sends_nor_hears(topology: &str) {
+    let home = home!().with_topology(topology);
     let mut courant = home.start(&[]);
     let (ann, bob, eve) =
         (courant.person("Ann").await, courant.person("Bob").await, courant.person("Eve").await);
@@ -133,9 +156,8 @@ async fn who_was_removed_neither_sends_nor_hears() {
     nothing_comes(&mut bobs).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn signing_out_closes_the_sockets_of_the_session() {
-    let home = home!().with_shipped_pipelines();
+async fn signing_out_closes_the_sockets_of_the_session(topology: &str) {
+    let home = home!().with_topology(topology);
     let mut courant = home.start(&[]);
     let ann = courant.person("Ann").await;
     let mut socket = connect(&ann).await;
@@ -153,9 +175,8 @@ async fn signing_out_closes_the_sockets_of_the_session() {
 }
 
 /// What was acknowledged is there after a kill, under the sequence that was told, and everything is in order.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
-    let home = home!().with_shipped_pipelines();
+async fn nothing_acknowledged_is_lost_when_the_process_is_killed(topology: &str) {
+    let home = home!().with_topology(topology);
     let mut courant = home.start(&[]);
     let (ann, bob) = (courant.person("Ann").await, courant.person("Bob").await);
     let chat = group(&[&ann, &bob]).await;

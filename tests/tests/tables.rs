@@ -18,7 +18,7 @@ name = "p"
 stage = [{ kind = "generate", params = { count = 1 } }, { kind = "blackhole" }]
 "#;
 
-const TABLES: [&str; 8] = [
+const TABLES: [&str; 9] = [
     "users",
     "chats",
     "chat_memberships",
@@ -27,6 +27,7 @@ const TABLES: [&str; 8] = [
     "idempotency_keys",
     "delivery_state",
     "sessions",
+    "stream_leases",
 ];
 
 fn json_of(text: &str) -> Value {
@@ -44,7 +45,7 @@ fn tables_are_created_once_and_are_as_in_the_model() {
     let again = home.run(&["tables", "create"]);
     assert_eq!(again.stderr, "", "the embedded engine can do all of it");
     assert_eq!(again.ok(), lines("exists", &TABLES[..2]) + &lines("created", &TABLES[2..]));
-    assert_eq!(home.run(&["tables", "drift"]).ok(), "8 tables, as in the model\n");
+    assert_eq!(home.run(&["tables", "drift"]).ok(), "9 tables, as in the model\n");
     let clean = json!({"differences": [], "unknown": []});
     assert_eq!(json_of(&home.run(&["tables", "drift", "--json"]).ok()), clean);
     let mode = std::fs::metadata(home.path("data/engine")).unwrap().permissions().mode();
@@ -162,7 +163,7 @@ fn a_stream_that_was_asked_for_is_no_drift_when_it_is_asked_for_again() {
     home.run(&["tables", "drift", "--stream", "users"]).ok();
     let drift = home.run(&["tables", "drift"]);
     assert_eq!(drift.stdout, "table 'users': stream is on with old and new images, and should be off\n");
-    assert_eq!(drift.refused(3), "8 tables, 1 difference\n");
+    assert_eq!(drift.refused(3), "9 tables, 1 difference\n");
 }
 
 /// The command with this server as its store.
@@ -188,7 +189,7 @@ fn on_a_server_without_recovery_tables_are_made_with_a_warning_and_it_is_no_drif
     let created = run(&["tables", "create"]);
     let warning = "warning: the server has no point-in-time recovery for table 'users'\n";
     assert!(created.stderr.starts_with(warning), "{}", created.stderr);
-    assert_eq!(created.stderr.matches("warning: ").count(), 8, "{}", created.stderr);
+    assert_eq!(created.stderr.matches("warning: ").count(), TABLES.len(), "{}", created.stderr);
     assert_eq!(created.ok(), lines("created", &TABLES));
     let again = run(&["tables", "create"]);
     assert_eq!((again.stderr.as_str(), again.stdout.as_str()), ("", &*lines("exists", &TABLES)));
@@ -201,7 +202,7 @@ fn on_a_server_without_recovery_tables_are_made_with_a_warning_and_it_is_no_drif
 
     let drift = run(&["tables", "drift"]).ok();
     assert!(drift.contains("table 'users': not told, so not compared: point_in_time_recovery\n"), "{drift}");
-    assert!(drift.ends_with("8 tables, as in the model\n"), "{drift}");
+    assert!(drift.ends_with("9 tables, as in the model\n"), "{drift}");
     assert!(!home.path("data").exists(), "nothing is embedded");
 }
 

@@ -41,6 +41,11 @@ pub struct Connected {
 }
 
 impl Connected {
+    /// The embedded engines behind the handles; none if all are servers.
+    pub fn engines(&self) -> &[Arc<Engine>] {
+        &self.engines
+    }
+
     /// Puts on disk what the embedded engine holds. Servers need no good-bye.
     pub async fn close(&self) {
         for engine in &self.engines {
@@ -139,7 +144,7 @@ mod tests {
         for _ in 0..2 {
             let connected = connections.open().await.unwrap();
             assert_eq!(connected.engines.len(), 1, "one folder is one engine");
-            assert_eq!(connected.store.tables().await.unwrap().len(), 8);
+            assert_eq!(connected.store.tables().await.unwrap().len(), crate::model::tables::TABLES.len());
             assert_eq!(connected.log.topics().await.unwrap().len(), 4);
             connected.close().await;
         }

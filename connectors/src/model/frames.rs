@@ -29,6 +29,7 @@ pub enum Frame {
     Message(MessageFrame),
     ChatCreated(ChatCreatedFrame),
     MembershipChanged(MembershipChangedFrame),
+    Reply(ReplyFrame),
 }
 
 /// A message, to every other connection of every member of its chat.
@@ -64,6 +65,33 @@ pub struct MembershipChangedFrame {
     pub role: Role,
     pub changed_by: UserId,
     pub changed_at: Timestamp,
+}
+
+/// A reply in progress, to every connection of every member of its chat: what an agent has written so far. It is not
+/// stored and has no sequence; when it is done it comes as a `message` of the same sender, or not at all. A sender writes
+/// one reply at a time in a chat: the next frame of it, and its message, take the place of this one. Who misses frames
+/// misses nothing, and one that is not renewed for half a minute is no more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReplyFrame {
+    pub chat_id: ChatId,
+    /// The agent that writes.
+    pub sender_id: UserId,
+    /// The message that is being answered.
+    pub reply_to: MessageId,
+    pub status: ReplyStatus,
+    /// All that is written so far; empty at the beginning, and if it was stopped.
+    pub content: String,
+    pub content_type: String,
+}
+
+/// How far a reply has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplyStatus {
+    /// More is to come.
+    Writing,
+    /// It failed: forget it. It may begin anew.
+    Stopped,
 }
 
 impl Frame {

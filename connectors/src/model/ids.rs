@@ -73,6 +73,8 @@ ids! {
     DeviceId;
     /// One edge process.
     GatewayId;
+    /// One reader of a change stream among those of its group.
+    WorkerId;
     /// Made by the client: the same one in the same chat means the same message.
     ClientMessageId;
 }
@@ -85,4 +87,34 @@ generated_ids! {
     EventId "evt";
     ConnectionId "conn";
     GatewayId "gw";
+    WorkerId "wrk";
+}
+
+impl UserId {
+    /// What the ids of agents begin with. Those of people begin otherwise, and nobody chooses theirs: who wrote a message
+    /// is known from its sender, wherever it is read.
+    pub const AGENT_PREFIX: &'static str = "agent_";
+    /// The same of what speaks for the service itself.
+    pub const SYSTEM_PREFIX: &'static str = "system_";
+
+    /// A program that answers, see the stage `agent`.
+    pub fn is_agent(&self) -> bool {
+        self.0.starts_with(Self::AGENT_PREFIX)
+    }
+
+    pub fn is_system(&self) -> bool {
+        self.0.starts_with(Self::SYSTEM_PREFIX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_who_registers_is_an_agent() {
+        let somebody = UserId::generate();
+        assert!(!somebody.is_agent() && !somebody.is_system());
+        assert!(UserId::from("agent_helper").is_agent() && UserId::from("system_notices").is_system());
+    }
 }

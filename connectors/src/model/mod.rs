@@ -19,5 +19,6 @@ pub mod topics;
 
 pub use ids::{
     ChatId, ClientMessageId, ConnectionId, DeviceId, EventId, GatewayId, MessageId, SessionId, UserId,
+    WorkerId,
 };
 pub use timestamp::{NotATime, Timestamp};

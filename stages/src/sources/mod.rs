@@ -2,6 +2,7 @@
 
 pub mod dead_letter_read;
 pub mod dynamo_scan;
+pub mod dynamo_stream;
 pub mod file;
 pub mod generate;
 pub mod kafka_consume;

@@ -40,11 +40,15 @@ pub static SPEC: StageSpec =
         .summary("stores each message once, with the next sequence of its chat, and gives its event")
         .example("[[pipeline.stage]]\nkind = \"dynamo-persist\"\n");
 
-/// It has no parameters. Larger batches cost less a message: see `batch`, and `lanes` for how many are under way at a
-/// time. Records are `send_message` commands whose key is their chat.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
+/// Larger batches cost less a message: see `batch`, and `lanes` for how many are under way at a time. Records are
+/// `send_message` commands whose key is their chat.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Store with each message which connection sent it. For pipelines that make the event of the stored message
+    /// (`dynamo-stream`): without it the sender's own connection is told of its message, too.
+    pub store_origin: bool,
+}
 
 impl StageConfig for Config {
     fn build(self, context: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
@@ -56,7 +60,11 @@ impl StageConfig for Config {
             access(Level::Store, Mode::Write, &messages::SCHEMA.name),
         ];
         let backends = Backends::of(context, &declared);
-        let mut built = Built::stage(DynamoPersist { backends, busy: BusyChats::default() });
+        let mut built = Built::stage(DynamoPersist {
+            backends,
+            store_origin: self.store_origin,
+            busy: BusyChats::default(),
+        });
         built.access.extend(declared);
         Ok(built)
     }
@@ -64,6 +72,7 @@ impl StageConfig for Config {
 
 struct DynamoPersist {
     backends: Backends,
+    store_origin: bool,
     busy: BusyChats,
 }
 
@@ -76,7 +85,12 @@ impl Stage for DynamoPersist {
     async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
         let store = Charged(self.backends.store()?);
         let now = Timestamp::from(clock::now());
-        let drafts = draft::read(batch, now);
+        let mut drafts = draft::read(batch, now);
+        if !self.store_origin {
+            for draft in &mut drafts {
+                draft.origin = None;
+            }
+        }
         if drafts.is_empty() {
             return Ok(());
         }

@@ -153,7 +153,17 @@ pub async fn get(
 /// Stores a message that has a sequence, in one transaction with its idempotency key. Never over another message,
 /// whatever went wrong with the counter.
 pub fn put_write(message: &Message) -> Write {
-    Write::put(TABLE, message.to_item()).only_if(Condition::missing("sequence"))
+    put_from_write(message, None)
+}
+
+/// The attribute with the connection that a message came from, for those who make its event of the stored item: that
+/// connection is not told of it.
+pub const ORIGIN: &str = "origin";
+
+/// Like [`put_write`], with where the message came from.
+pub fn put_from_write(message: &Message, origin: Option<&str>) -> Write {
+    let item = message.to_item().with_some(ORIGIN, origin);
+    Write::put(TABLE, item).only_if(Condition::missing("sequence"))
 }
 
 #[cfg(test)]

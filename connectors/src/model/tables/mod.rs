@@ -1,4 +1,5 @@
-//! The eight tables, one file each: the record, the schema, and one function per documented access pattern.
+//! The eight documented tables and the one where readers of change streams keep their places, one file each: the record,
+//! the schema, and one function per documented access pattern.
 //!
 //! Each function asks for what its pattern needs and no more: the narrowest trait, a single key or one partition, and
 //! the consistency that the pattern was given (strong where a stale answer would let in a stranger or lose a message).
@@ -22,12 +23,13 @@ pub mod delivery_state;
 pub mod idempotency_keys;
 pub mod messages;
 pub mod sessions;
+pub mod stream_leases;
 pub mod users;
 
 use crate::store::{Capacity, Result, StoreError, TableSchema};
 
 /// Every table of the product.
-pub static TABLES: [&TableSchema; 8] = [
+pub static TABLES: [&TableSchema; 9] = [
     &users::SCHEMA,
     &chats::SCHEMA,
     &chat_memberships::SCHEMA,
@@ -36,6 +38,7 @@ pub static TABLES: [&TableSchema; 8] = [
     &idempotency_keys::SCHEMA,
     &delivery_state::SCHEMA,
     &sessions::SCHEMA,
+    &stream_leases::SCHEMA,
 ];
 
 /// Part of a list, and where to go on: pass `next` to the same function again. A part may be empty and not the last.
@@ -102,6 +105,7 @@ mod tests {
                 "idempotency_keys(chat_id, client_message_id)",
                 "delivery_state(user_id, chat_id)",
                 "sessions(session_id, -) user_sessions-index(user_id, -) All",
+                "stream_leases(group, shard)",
             ]
         );
         let index_count: usize = TABLES.iter().map(|table| table.indexes.len()).sum();

@@ -91,6 +91,8 @@ const PATTERNS: &[Row] = &[
         &["sessions/user_sessions-index Query eventual", "sessions BatchWriteItem"]),
     (Beyond, "create session", "sessions::create", &["sessions PutItem conditional"]),
     (Beyond, "rotate refresh token", "sessions::rotate", &["sessions UpdateItem conditional"]),
+
+    (Beyond, "see who reads which shard", "stream_leases::of_group", &["stream_leases Query strong"]),
 ];
 
 /// How many the quick reference has.
@@ -218,6 +220,7 @@ const CALLS: &[(&str, Call)] = calls! {
     sessions::rotate |store| sessions::rotate(store, &session(), &rotation());
     sessions::revoke |store| sessions::revoke(store, &SessionId::from("sess_1"));
     sessions::revoke_all |store| sessions::revoke_all(store, &user());
+    stream_leases::of_group |store| stream_leases::of_group(store, "fanout");
 };
 
 /// What a function must be answered with so that it asks its second question.

@@ -74,6 +74,13 @@ impl User {
             .with("updated_at", self.updated_at)
     }
 
+    /// An agent as others see it. Nobody can sign in as one, and none has a phone number: its id stands there, since the
+    /// index wants something.
+    pub fn agent(user_id: UserId, display_name: String, now: Timestamp) -> Self {
+        let phone_number = user_id.to_string();
+        Self { user_id, phone_number, phone_verified: false, display_name, created_at: now, updated_at: now }
+    }
+
     pub fn from_item(item: &Item) -> Result<Self> {
         let item = Attributes::of(&SCHEMA, item);
         Ok(Self {

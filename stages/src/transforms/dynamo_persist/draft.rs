@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use courant_connectors::model::Timestamp;
 use courant_connectors::model::commands::{
-    Answer, Code, Command, PREVIOUS_SEQUENCE, Refusal, SendMessage, Sent,
+    Answer, Code, Command, ORIGIN, PREVIOUS_SEQUENCE, Refusal, SendMessage, Sent,
 };
 use courant_connectors::model::tables::idempotency_keys::{BodyHash, IdempotencyKey, Reuse};
 use courant_connectors::model::tables::messages::Message;
@@ -35,6 +35,8 @@ pub(super) struct Draft {
     /// As it is to be stored; its sequence is zero until one is allocated.
     pub(super) message: Message,
     pub(super) body: BodyHash,
+    /// The connection that it came from, if that is stored.
+    pub(super) origin: Option<Box<str>>,
     pub(super) outcome: Outcome,
 }
 
@@ -92,7 +94,8 @@ impl Draft {
             content_type: send.content_type.clone(),
             created_at: now,
         };
-        Ok(Self { slot, message, body, outcome: Outcome::Open })
+        let origin = record.headers.get(ORIGIN).map(Box::from);
+        Ok(Self { slot, message, body, origin, outcome: Outcome::Open })
     }
 
     pub(super) fn chat(&self) -> &ChatId {

@@ -89,9 +89,10 @@ async fn together(store: &dyn ReadWriteStore, drafts: &mut [Draft]) {
 fn transaction(drafts: &[&mut Draft], attempt: u32) -> Option<Transaction> {
     // New for each attempt: the same token with other writes would be refused.
     let token = format!("{}-{attempt}", drafts.first()?.message.message_id);
-    let writes = drafts
-        .iter()
-        .flat_map(|draft| [idempotency_keys::put_write(&draft.key()), messages::put_write(&draft.message)]);
+    let writes = drafts.iter().flat_map(|draft| {
+        let message = messages::put_from_write(&draft.message, draft.origin.as_deref());
+        [idempotency_keys::put_write(&draft.key()), message]
+    });
     Some(Transaction { writes: writes.collect(), token: Some(token) })
 }
 

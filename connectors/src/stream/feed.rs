@@ -1,0 +1,219 @@
+//! One shard of a worker: what was read of it, handed out, and done.
+
+use std::collections::VecDeque;
+use std::time::SystemTime;
+
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::read::{Cursor, Found, FoundChange};
+use super::shared::{Part, Window};
+use crate::model::tables::stream_leases::{At, Place};
+use crate::store::Change;
+
+pub(super) struct Feed {
+    pub(super) term: u64,
+    pub(super) window: Window,
+    valid_until: Instant,
+    is_leaving: bool,
+    /// What is done, and what of that is written.
+    place: Place,
+    written: Place,
+    /// Behind everything that was read.
+    read_to: Place,
+    /// The number of the last change that was handed out or passed over.
+    count: u64,
+    /// Read and not handed out. Filled again when it is empty.
+    waiting: VecDeque<Waiting>,
+    /// Handed out or passed over, and not done.
+    open: VecDeque<Open>,
+    reading: Reading,
+    has_ended: bool,
+    is_releasing: bool,
+    /// Ends what is under way with the feed.
+    stopped: CancellationToken,
+    _stops: DropGuard,
+}
+
+/// A change, or only a place to come to.
+struct Waiting {
+    change: Option<Change>,
+    behind: Option<At>,
+}
+
+struct Open {
+    number: u64,
+    /// When it happened; none if it was passed over.
+    handed_out: Option<SystemTime>,
+    /// The place once this and everything before is done. Within a page of a scan there is none.
+    behind: Option<At>,
+}
+
+enum Reading {
+    Ready {
+        from: Instant,
+        cursor: Cursor,
+    },
+    UnderWay,
+    /// To its end, or because changes are lost.
+    Over,
+}
+
+/// What a feed is to do.
+pub(super) enum Next {
+    Read(Place, Cursor),
+    Release(Place),
+    /// Nothing before this.
+    At(Instant),
+    /// Nothing before something else happens.
+    Waits,
+}
+
+impl Feed {
+    pub(super) fn new(part: Part) -> Self {
+        let stopped = CancellationToken::new();
+        Self {
+            term: part.term,
+            window: part.window,
+            valid_until: part.valid_until,
+            is_leaving: part.is_leaving,
+            written: part.place.clone(),
+            read_to: part.place.clone(),
+            count: part.place.count,
+            place: part.place,
+            waiting: VecDeque::new(),
+            open: VecDeque::new(),
+            reading: Reading::Ready { from: Instant::now(), cursor: Cursor::default() },
+            has_ended: false,
+            is_releasing: false,
+            _stops: stopped.clone().drop_guard(),
+            stopped,
+        }
+    }
+
+    /// As the lease is now.
+    pub(super) fn follow(&mut self, part: &Part) {
+        (self.valid_until, self.is_leaving) = (part.valid_until, part.is_leaving);
+    }
+
+    pub(super) fn stopped(&self) -> CancellationToken {
+        self.stopped.clone()
+    }
+
+    pub(super) fn next(&mut self, now: Instant) -> Next {
+        if self.is_releasing {
+            return Next::Waits;
+        }
+        let is_handed_out = self.has_ended && self.waiting.is_empty();
+        if self.open.is_empty() && (self.is_leaving || is_handed_out) {
+            self.is_releasing = true;
+            let at = if is_handed_out { At::Ended } else { self.place.at.clone() };
+            return Next::Release(Place { count: self.place.count, at });
+        }
+        if self.is_leaving || !self.waiting.is_empty() || self.valid_until <= now {
+            return Next::Waits;
+        }
+        match std::mem::replace(&mut self.reading, Reading::UnderWay) {
+            Reading::Ready { from, cursor } if from > now => {
+                self.reading = Reading::Ready { from, cursor };
+                Next::At(from)
+            }
+            Reading::Ready { cursor, .. } => Next::Read(self.read_to.clone(), cursor),
+            other => {
+                self.reading = other;
+                Next::Waits
+            }
+        }
+    }
+
+    pub(super) fn found(&mut self, cursor: Cursor, found: Found) {
+        match found {
+            Found::Ended => self.has_ended = true,
+            Found::Changes(changes) => {
+                for FoundChange { change, is_passed_over } in changes {
+                    let behind = Some(At::After(change.sequence.clone()));
+                    self.waiting.push_back(Waiting { change: (!is_passed_over).then_some(change), behind });
+                }
+            }
+            Found::Page(items, behind) => {
+                self.has_ended = behind == At::Ended;
+                let waiting = items.into_iter().map(|change| Waiting { change: Some(change), behind: None });
+                self.waiting.extend(waiting);
+                self.waiting.push_back(Waiting { change: None, behind: Some(behind) });
+            }
+        }
+        self.reading =
+            if self.has_ended { Reading::Over } else { Reading::Ready { from: Instant::now(), cursor } };
+        if let Some(behind) = self.waiting.back().and_then(|last| last.behind.clone()) {
+            self.read_to.at = behind;
+        }
+    }
+
+    /// After a read that failed: again from there on, with a new reader.
+    pub(super) fn read_failed(&mut self, again_at: Instant) {
+        self.reading = Reading::Ready { from: again_at, cursor: Cursor::default() };
+    }
+
+    pub(super) fn release_failed(&mut self) {
+        self.is_releasing = false;
+    }
+
+    /// Changes are lost: what was handed out before is done, and nothing more is read.
+    pub(super) fn stop(&mut self) {
+        self.reading = Reading::Over;
+    }
+
+    /// The next changes with their numbers, if there are any and the lease is surely ours.
+    pub(super) fn hand_out(&mut self, max: usize, now: Instant) -> Option<Vec<(u64, Change)>> {
+        if self.is_leaving || self.valid_until <= now {
+            return None;
+        }
+        let mut handed = Vec::new();
+        while handed.len() < max
+            && let Some(Waiting { change, behind }) = self.waiting.pop_front()
+        {
+            // An end of a page is no change, and has no number.
+            self.count += u64::from(change.is_some() || matches!(behind, Some(At::After(_))));
+            let handed_out = change.as_ref().map(|change| change.at);
+            self.open.push_back(Open { number: self.count, handed_out, behind });
+            handed.extend(change.map(|change| (self.count, change)));
+        }
+        self.settle(None);
+        (!handed.is_empty()).then_some(handed)
+    }
+
+    pub(super) fn done(&mut self, through: u64) {
+        self.settle(Some(through));
+    }
+
+    /// Moves the place over what is done, and over what was passed over behind it.
+    fn settle(&mut self, through: Option<u64>) {
+        let is_done =
+            |open: &Open| open.handed_out.is_none() || through.is_some_and(|done| open.number <= done);
+        while self.open.front().is_some_and(is_done)
+            && let Some(open) = self.open.pop_front()
+        {
+            if let Some(at) = open.behind {
+                self.place = Place { count: open.number, at };
+            }
+        }
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// An end is written when the shard is let go, in one step.
+    pub(super) fn is_unwritten(&self) -> bool {
+        self.place != self.written && self.place.at != At::Ended
+    }
+
+    pub(super) fn wrote(&mut self, place: Place) {
+        self.written = place;
+    }
+
+    /// When the oldest change happened that is handed out and not done.
+    pub(super) fn oldest_open(&self) -> Option<SystemTime> {
+        self.open.iter().find_map(|open| open.handed_out)
+    }
+}

@@ -1,0 +1,241 @@
+//! The task that keeps a worker's leases: signs of life, new shards, whose turn it is, and what to do about lost changes.
+//!
+//! It does not depend on the worker being asked for changes: a pipeline that is held up keeps its shards. What it finds
+//! out it leaves in [`Shared`], and the worker acts on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::leases::Leases;
+use super::share::{Plan, Standing};
+use super::shared::{Part, Shared};
+use super::{StreamOptions, StreamStart, StreamStore, wall_clock};
+use crate::model::Timestamp;
+use crate::model::tables::stream_leases::{At, Group, Lease, Lost, SCAN};
+use crate::store::{Remedy, Result, Shard, ShardId, StoreError};
+
+/// Signs of life in the time of a lease: several may be late before anybody takes over.
+const BEATS: u32 = 4;
+/// While somebody is to let go for us.
+const SOON: Duration = Duration::from_millis(100);
+/// Shards whose loss is written in one transaction; it holds a hundred writes.
+const LOST_AT_ONCE: usize = 90;
+
+/// Stops when it is dropped.
+pub(super) struct Keeper(JoinSet<()>);
+
+impl Keeper {
+    pub(super) fn start(
+        store: Arc<dyn StreamStore>,
+        leases: Arc<Leases>,
+        options: Arc<StreamOptions>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let rounds = Rounds { store, leases, options, shared, seen: BTreeMap::new(), listed: None };
+        let mut task = JoinSet::new();
+        task.spawn(rounds.run());
+        Self(task)
+    }
+
+    /// Returns once it does nothing any more.
+    pub(super) async fn stop(&mut self) {
+        self.0.shutdown().await;
+    }
+}
+
+struct Rounds {
+    store: Arc<dyn StreamStore>,
+    leases: Arc<Leases>,
+    options: Arc<StreamOptions>,
+    shared: Arc<Shared>,
+    /// Of leases of others, the term and beat seen last, and since when they are the same.
+    seen: BTreeMap<ShardId, (u64, u64, Instant)>,
+    /// When shards were listed last, and which there were.
+    listed: Option<(Instant, Vec<Shard>)>,
+}
+
+impl Rounds {
+    async fn run(mut self) {
+        loop {
+            let pause = match self.round().await {
+                Ok(pause) => pause,
+                Err(error) if error.remedy() == Remedy::Stop => {
+                    self.shared.fail(error);
+                    self.options.lease
+                }
+                Err(error) => {
+                    tracing::warn!(group = self.options.group, table = %self.options.table, %error, "leases cannot be kept, will retry");
+                    self.beat()
+                }
+            };
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.shared.wanted() => self.listed = None,
+            }
+        }
+    }
+
+    fn beat(&self) -> Duration {
+        self.options.lease / BEATS
+    }
+
+    /// Looks at the group and does what is to be done; how long to wait for the next time.
+    async fn round(&mut self) -> Result<Duration> {
+        self.renew().await?;
+        let (group, leases) = self.leases.look().await?;
+        let Some(group) = group else {
+            let since = match self.options.start {
+                StreamStart::Oldest => Timestamp::from_unix_millis(0),
+                StreamStart::Latest => wall_clock().into(),
+            };
+            self.leases.begin(since).await?;
+            return Ok(Duration::ZERO);
+        };
+        self.shared.set_scans(group.scans);
+        if self.learn_shards(&group, &leases).await? {
+            return Ok(Duration::ZERO);
+        }
+        self.drop_what_is_not_ours(&leases);
+        let parts = self.shared.parts();
+        if group.is_scanning {
+            parts.keys().filter(|shard| shard.0 != SCAN).for_each(|shard| self.shared.let_go(shard));
+        }
+        let (held, expired) = (parts.into_keys().collect(), self.expired(&leases));
+        let is_scanning = group.is_scanning;
+        let me = &self.leases.worker;
+        let plan = Standing { leases: &leases, is_scanning, me, held: &held, expired: &expired }.plan();
+        let waits = plan.ask_for.is_some() || leases.iter().any(|lease| lease.wanted_by.as_ref() == Some(me));
+        self.carry_out(&plan, &group).await?;
+        self.forget_what_is_done(&leases).await?;
+        Ok(if waits || is_scanning { SOON.min(self.beat()) } else { self.beat() })
+    }
+
+    /// Writes signs of life, and hears who is to let go.
+    async fn renew(&self) -> Result<()> {
+        let asked_at = Instant::now();
+        let parts = self.shared.parts();
+        let renewals = parts.iter().map(|(shard, part)| self.leases.renew(shard, part.term));
+        let mut failed = Ok(());
+        for ((shard, part), renewed) in parts.iter().zip(join_all(renewals).await) {
+            match renewed {
+                Ok(lease) => {
+                    self.shared.renewed(shard, part.term, self.valid_until(asked_at));
+                    if lease.is_some_and(|lease| lease.wanted_by.is_some()) {
+                        self.shared.let_go(shard);
+                    }
+                }
+                Err(StoreError::ConditionFailed { .. }) => self.shared.lose(shard, part.term),
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed
+    }
+
+    /// Others take over no sooner than a whole lease after they saw this sign of life, which was later than it was
+    /// asked for. The last third is for what is still on its way through the pipeline then.
+    fn valid_until(&self, asked_at: Instant) -> Instant {
+        asked_at + self.options.lease * 2 / 3
+    }
+
+    /// Whoever has no lease although we thought we had it.
+    fn drop_what_is_not_ours(&self, leases: &[Lease]) {
+        for (shard, part) in self.shared.parts() {
+            let ours =
+                leases.iter().find(|lease| lease.shard == shard).is_some_and(|lease| lease.term == part.term);
+            if !ours {
+                self.shared.lose(&shard, part.term);
+            }
+        }
+    }
+
+    /// Leases of others that gave no sign of life for as long as a lease lasts, by our own clock.
+    fn expired(&mut self, leases: &[Lease]) -> BTreeSet<ShardId> {
+        let now = Instant::now();
+        let mut expired = BTreeSet::new();
+        let mut seen = BTreeMap::new();
+        for lease in leases.iter().filter(|lease| lease.holder.is_some()) {
+            let known = self
+                .seen
+                .get(&lease.shard)
+                .filter(|(term, beat, _)| (*term, *beat) == (lease.term, lease.beat));
+            let since = known.map_or(now, |(_, _, since)| *since);
+            if now - since >= self.options.lease {
+                expired.insert(lease.shard.clone());
+            }
+            seen.insert(lease.shard.clone(), (lease.term, lease.beat, since));
+        }
+        self.seen = seen;
+        expired
+    }
+
+    async fn carry_out(&self, plan: &Plan<'_>, group: &Group) -> Result<()> {
+        let asked_at = Instant::now();
+        let taken = join_all(plan.take.iter().map(|lease| self.leases.take(lease))).await;
+        for lease in taken {
+            let Some(Lease { shard, term, mut place, .. }) = lease? else { continue };
+            tracing::debug!(table = %self.options.table, shard = %shard.0, term, "reads a shard");
+            if shard.0 == SCAN {
+                // A page that is read again may hold other items: none has the number that another had.
+                place.count = term << 32;
+            }
+            let valid_until = self.valid_until(asked_at);
+            let part = Part { term, place, valid_until, is_leaving: false, window: group.into() };
+            self.shared.hold(shard, part);
+        }
+        match plan.ask_for {
+            Some(lease) => self.leases.want(lease).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Adds new shards to the group, and begins a scan if changes are lost; whether anything was written.
+    async fn learn_shards(&mut self, group: &Group, leases: &[Lease]) -> Result<bool> {
+        let every = self.options.list_shards_every;
+        if self.listed.as_ref().is_none_or(|(at, _)| at.elapsed() >= every) {
+            let shards = self.store.shards(&self.options.table).await?;
+            self.listed = Some((Instant::now(), shards));
+        }
+        let Some((_, listed)) = &self.listed else { return Ok(false) };
+        let known: BTreeMap<&ShardId, &Lease> = leases.iter().map(|lease| (&lease.shard, lease)).collect();
+        let is_listed = |shard: &ShardId| listed.iter().any(|other| other.id == *shard);
+        let new: Vec<&Shard> = listed.iter().filter(|shard| !known.contains_key(&shard.id)).collect();
+        // A shard that came and went unseen: its child is the proof. Before the first look there is none to miss.
+        let unseen = new
+            .iter()
+            .filter_map(|shard| shard.parent.as_ref())
+            .any(|parent| !leases.is_empty() && !is_listed(parent) && !known.contains_key(parent));
+        let gone = leases
+            .iter()
+            .filter(|lease| lease.shard.0 != SCAN && !lease.has_ended() && !is_listed(&lease.shard));
+        let trimmed = self.shared.trimmed();
+        let parts = leases.iter().filter(|lease| trimmed.contains(&lease.shard) && is_listed(&lease.shard));
+        let lost: Vec<_> =
+            gone.map(|lease| (lease, Lost::Whole)).chain(parts.map(|lease| (lease, Lost::Part))).collect();
+        let begins_scan = (unseen || !lost.is_empty()) && !group.is_scanning;
+        if begins_scan {
+            tracing::warn!(group = self.options.group, table = %self.options.table, shards = lost.len(),
+                "changes were removed before they were read; the whole table is scanned in their place");
+            self.leases.begin_scan(group, &lost[..lost.len().min(LOST_AT_ONCE)]).await?;
+            self.shared.forget_trimmed();
+        }
+        let added = new.iter().map(|shard| self.leases.add(&shard.id, shard.parent.as_ref()));
+        join_all(added).await.into_iter().collect::<Result<()>>()?;
+        Ok(begins_scan || !new.is_empty())
+    }
+
+    /// Forgets shards that are done and that the store does not know any more.
+    async fn forget_what_is_done(&self, leases: &[Lease]) -> Result<()> {
+        let Some((_, listed)) = &self.listed else { return Ok(()) };
+        let is_over = |lease: &&Lease| {
+            let at_end = lease.place.at == At::Ended && lease.shard.0 != SCAN;
+            at_end && lease.holder.is_none() && !listed.iter().any(|shard| shard.id == lease.shard)
+        };
+        let forgotten = leases.iter().filter(is_over).map(|lease| self.leases.forget(lease));
+        join_all(forgotten).await.into_iter().collect()
+    }
+}
