@@ -1,24 +1,25 @@
-//! A client for one address on the web: posts and tells what came back.
+//! A client for one address on the web: posts and tells what came back, at once or as it comes ([`Coming`]).
 //!
 //! HTTP/1.1 with connections that are used again, TLS by rustls with the machine's own certificates. Redirects are not
 //! followed: who is allowed to receive what is posted is said in the configuration and not by a server. An address may
 //! hold secrets in its path and query, so nothing here shows more of it than its host.
 
+mod coming;
+
 use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::Full;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-/// As much of an answer as is read. Nobody needs more than its beginning, and a connection with a short rest can be used
-/// again.
-const ANSWER_BYTES: usize = 16 * 1024;
+pub use coming::Coming;
+
 /// Shorter than servers commonly keep idle connections, so that they are not closed under a request.
 const KEEP_IDLE: Duration = Duration::from_secs(15);
 
@@ -77,6 +78,10 @@ pub enum PostError {
     TimedOut { host: String, after: Duration },
     #[error("{host} cannot be reached")]
     Unreachable { host: String, source: hyper_util::client::legacy::Error },
+    #[error("the answer of {host} broke off")]
+    BrokeOff { host: String, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("the answer of {host} has more than {bytes} bytes")]
+    TooLong { host: String, bytes: usize },
 }
 
 /// What came back.
@@ -131,6 +136,17 @@ impl Receiver {
 
     /// Posts and waits for the answer.
     pub async fn post(&self, body: Bytes, headers: &[(&str, String)]) -> Result<Answer, PostError> {
+        let request = self.request(body, headers)?;
+        self.in_time(async { Ok(self.send(request).await?.into_answer().await) }).await
+    }
+
+    /// Posts and waits until an answer begins; how long the rest may take is up to whoever reads it.
+    pub async fn begin(&self, body: Bytes, headers: &[(&str, String)]) -> Result<Coming, PostError> {
+        let request = self.request(body, headers)?;
+        self.in_time(self.send(request)).await
+    }
+
+    fn request(&self, body: Bytes, headers: &[(&str, String)]) -> Result<Request<Full<Bytes>>, PostError> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.address.0.clone();
@@ -141,23 +157,20 @@ impl Receiver {
         for (name, value) in &self.headers {
             request.headers_mut().insert(name.clone(), value.clone());
         }
-        match tokio::time::timeout(self.timeout, self.exchange(request)).await {
+        Ok(request)
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, PostError>>) -> Result<T, PostError> {
+        match tokio::time::timeout(self.timeout, work).await {
             Ok(answer) => answer,
             Err(_) => Err(PostError::TimedOut { host: self.address.to_string(), after: self.timeout }),
         }
     }
 
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer, PostError> {
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Coming, PostError> {
         let unreachable = |source| PostError::Unreachable { host: self.address.to_string(), source };
         let answer = self.client.request(request).await.map_err(unreachable)?;
-        let status = answer.status();
-        let asked = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let retry_after = asked.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
-        // The status is the answer; what cannot be read of the rest costs the connection and nothing else.
-        let rest = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
-        let text =
-            rest.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()).unwrap_or_default();
-        Ok(Answer { status, retry_after, text })
+        Ok(Coming::new(answer, self.address.to_string()))
     }
 }
 

@@ -1,4 +1,6 @@
-//! What flows between the stage that finds out whom an event is for and the one that sends it there.
+//! What flows between the stage that finds out whom an event is for and the one that sends it there, and how it is sent.
+
+mod send;
 
 use std::sync::Arc;
 
@@ -7,6 +9,8 @@ use courant_connectors::model::{ChatId, UserId};
 use courant_pipeline::{DecodeError, Native};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+
+pub(crate) use send::{Outgoing, send, send_access};
 
 /// A frame and whom it is for. The connection that it came from is in the record's headers, as it is in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]

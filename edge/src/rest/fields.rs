@@ -22,23 +22,25 @@ const LONGEST_ID: usize = 64;
 
 /// Things that are called by an id.
 pub(super) trait Prefixed: for<'a> From<&'a str> + Send + 'static {
-    const PREFIX: &'static str;
+    /// More than one where things of several kinds are called alike.
+    const PREFIXES: &'static [&'static str];
     /// As in a sentence.
     const NAME: &'static str;
 }
 
 impl Prefixed for UserId {
-    const PREFIX: &'static str = "user_";
+    /// Agents are in chats like people.
+    const PREFIXES: &'static [&'static str] = &["user_", Self::AGENT_PREFIX];
     const NAME: &'static str = "user";
 }
 
 impl Prefixed for ChatId {
-    const PREFIX: &'static str = "chat_";
+    const PREFIXES: &'static [&'static str] = &["chat_"];
     const NAME: &'static str = "chat";
 }
 
 impl Prefixed for SessionId {
-    const PREFIX: &'static str = "sess_";
+    const PREFIXES: &'static [&'static str] = &["sess_"];
     const NAME: &'static str = "session";
 }
 
@@ -48,7 +50,7 @@ pub(super) struct Id<T>(pub(super) T);
 
 impl<T: Prefixed> Id<T> {
     fn parse(text: &str) -> Option<Self> {
-        let rest = text.strip_prefix(T::PREFIX)?;
+        let rest = T::PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix))?;
         let fits =
             (1..=LONGEST_ID).contains(&rest.len()) && rest.bytes().all(|byte| byte.is_ascii_alphanumeric());
         fits.then(|| Self(text.into()))
@@ -58,7 +60,10 @@ impl<T: Prefixed> Id<T> {
 impl<'de, T: Prefixed> Deserialize<'de> for Id<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text: Cow<'de, str> = Deserialize::deserialize(deserializer)?;
-        let wrong = || de::Error::custom(format_args!("the id of a {} begins with {}", T::NAME, T::PREFIX));
+        let wrong = || {
+            let prefixes = T::PREFIXES.join(" or ");
+            de::Error::custom(format_args!("the id of a {} begins with {prefixes}", T::NAME))
+        };
         Self::parse(&text).ok_or_else(wrong)
     }
 }
@@ -73,7 +78,7 @@ impl<T: Prefixed> JsonSchema for Id<T> {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let pattern = format!("^{}[0-9A-Za-z]{{1,{LONGEST_ID}}}$", T::PREFIX);
+        let pattern = format!("^({})[0-9A-Za-z]{{1,{LONGEST_ID}}}$", T::PREFIXES.join("|"));
         json_schema!({ "type": "string", "pattern": pattern })
     }
 }
@@ -243,6 +248,7 @@ mod tests {
     fn ids_look_like_ids() {
         let id = |text: &str| from_value::<Id<UserId>>(json!(text)).map(|id| id.0.to_string());
         assert_eq!(id("user_01J").unwrap(), "user_01J");
+        assert_eq!(id("agent_helper").unwrap(), "agent_helper");
         for bad in ["", "user_", "chat_01J", "user_01J/..", "user_é", &format!("user_{}", "0".repeat(65))] {
             assert!(id(bad).unwrap_err().to_string().contains("begins with user_"), "{bad}");
         }

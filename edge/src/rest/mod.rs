@@ -12,6 +12,7 @@
 //! between 404 and 405.
 
 mod auth;
+mod channels;
 mod chats;
 mod fields;
 #[cfg(fuzzing)]
@@ -55,6 +56,7 @@ fn table() -> Vec<Route> {
         chats::routes(),
         members::routes(),
         messages::routes(),
+        channels::routes(),
         search::routes(),
         openapi::routes(),
     ]

@@ -86,16 +86,35 @@ impl<T: Serialize + JsonSchema + Send> Reply for Left<T> {
     }
 }
 
-/// 201, or 200 if it was sent before.
-impl Reply for Sent {
+/// 201 and what was made, or 200 if it was made before.
+pub(super) struct Once<T> {
+    pub(super) made: T,
+    pub(super) before: bool,
+}
+
+impl<T: Serialize + JsonSchema + Send> Reply for Once<T> {
     const STATUSES: &'static [StatusCode] = &[StatusCode::CREATED, StatusCode::OK];
 
     fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
-        Found::<Self>::schema(generator)
+        Found::<T>::schema(generator)
     }
 
     fn into_response(self) -> Response {
-        if self.deduplicated { Found(self).into_response() } else { Created(self).into_response() }
+        if self.before { Found(self.made).into_response() } else { Created(self.made).into_response() }
+    }
+}
+
+/// A message is sent once.
+impl Reply for Sent {
+    const STATUSES: &'static [StatusCode] = Once::<Self>::STATUSES;
+
+    fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
+        Once::<Self>::schema(generator)
+    }
+
+    fn into_response(self) -> Response {
+        let before = self.deduplicated;
+        Once { made: self, before }.into_response()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The protocol of the socket as clients' tools read it: AsyncAPI 3, made of the types that frames are parsed into and
 //! written from.
 
-use courant_connectors::model::frames::{ChatCreatedFrame, MembershipChangedFrame, MessageFrame};
+use courant_connectors::model::frames::{ChatCreatedFrame, MembershipChangedFrame, MessageFrame, ReplyFrame};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
@@ -83,6 +83,7 @@ fn all(schemas: &mut SchemaGenerator) -> Vec<(Side, &'static str, Value)> {
     add(Server, "message", frame::<MessageFrame>(schemas, "message"));
     add(Server, "chat_created", frame::<ChatCreatedFrame>(schemas, "chat_created"));
     add(Server, "membership_changed", frame::<MembershipChangedFrame>(schemas, "membership_changed"));
+    add(Server, "reply", frame::<ReplyFrame>(schemas, "reply"));
     all
 }
 
@@ -113,7 +114,8 @@ fn description() -> String {
         "Text frames of one JSON object each, `type` first. Sign in with `Authorization: Bearer <access token>`, or with \
          the subprotocols `courant.v1, bearer.<access token>`; tokens never go in URLs. A frame that is JSON but wrong is \
          answered with an `error` of code BAD_FRAME; after eight of them, and at anything that is not a text frame of \
-         JSON, the socket closes. A socket outlives its access token and ends with its session. \
+         JSON, the socket closes. Frames of a type that a client does not know are for newer ones: it passes over them. A \
+         socket outlives its access token and ends with its session. \
          Close codes: {}.",
         codes.join("; ")
     )

@@ -8,34 +8,21 @@
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
-use courant_connectors::live::{Channel, Connection, Live};
+use courant_connectors::live::Live;
 use courant_connectors::model::commands::ORIGIN;
-use courant_connectors::model::frames::{NotADelivery, write_delivery};
-use courant_connectors::model::{GatewayId, UserId};
-use courant_pipeline::spec::{
-    BuildContext, Built, Effect, Level, Mode, Problem, StageConfig, StageSpec, Takes,
-};
+use courant_pipeline::spec::{BuildContext, Built, Effect, Problem, StageConfig, StageSpec, Takes};
 use courant_pipeline::{Batch, Stage, StageError};
-use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::backends::{Backends, access, live_error};
+use crate::backends::Backends;
 use crate::commands::DELIVERY;
-use crate::deliveries::Addressed;
+use crate::deliveries::{Addressed, Outgoing, send, send_access};
 
 pub static SPEC: StageSpec = StageSpec::sink::<Config>("redis-deliver", Takes::Only(&[DELIVERY]))
     .effect(Effect::ExternalEffect)
     .summary("sends frames to the gateways where the users they are for are connected")
     .example("[[pipeline.stage]]\nkind = \"redis-deliver\"\n");
-
-/// A publish ends at about this much: thousands of frames, and little enough that whoever else uses the connection does
-/// not wait for it.
-const PUBLISH_BYTES: usize = 512 * 1024;
-
-/// What a line is beside its frame, for a small chat.
-const LINE_BYTES: usize = 250;
 
 /// It has no parameters.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -44,13 +31,7 @@ pub struct Config {}
 
 impl StageConfig for Config {
     fn build(self, context: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
-        let declared = [
-            access(Level::Live, Mode::Read, "connection"),
-            access(Level::Live, Mode::Read, "user_connections"),
-            // What has ended is taken out of the sets on the way.
-            access(Level::Live, Mode::Write, "user_connections"),
-            access(Level::Live, Mode::Write, "deliver"),
-        ];
+        let declared = send_access();
         let backends = Backends::of(context, &declared);
         let mut built = Built::stage(RedisDeliver { backends, live: OnceLock::new() });
         built.access.extend(declared);
@@ -83,151 +64,16 @@ impl Stage for RedisDeliver {
                 addressed.map_err(|error| slot.fail(StageError::reject("read the delivery", error))).ok(),
             );
         }
-        let audiences = Audiences::of(&frames);
-        let connections = live.connections_of(&audiences.users).await;
-        let connections = connections.map_err(|error| live_error("find connections", error))?;
-        let mut outbox = Outbox::default();
-        let routes = audiences.routes(&connections, &mut outbox);
-        outbox.make_room(frames.iter().flatten().map(|addressed| addressed.frame.len() + LINE_BYTES).sum());
-        for (index, slot) in batch.iter_mut().enumerate() {
-            let Some(addressed) = &frames[index] else { continue };
-            let origin = slot.record().headers.get(ORIGIN);
-            let put = outbox.put(addressed, &routes[audiences.of_frame[index]], origin);
-            if let Err(error) = put {
-                slot.fail(StageError::reject("write the delivery", error));
-            }
-        }
-        send(&**live, outbox).await
-    }
-}
-
-async fn send(live: &dyn Live, outbox: Outbox) -> Result<(), StageError> {
-    let publishes = outbox.into_publishes();
-    if publishes.is_empty() {
-        return Ok(());
-    }
-    let heard = live.publish(&publishes).await.map_err(|error| live_error("publish to gateways", error))?;
-    for ((channel, _), _) in publishes.iter().zip(heard).filter(|(_, heard)| *heard == 0) {
-        tracing::debug!(
-            channel = channel.as_str(),
-            "nobody listens: the gateway's connections are left to end"
-        );
-    }
-    Ok(())
-}
-
-/// The different lists of users that the frames of a batch are for, and their users, each once.
-#[derive(Default)]
-struct Audiences {
-    users: Vec<UserId>,
-    /// By audience: indexes of users.
-    lists: Vec<Vec<usize>>,
-    /// By frame: index of its audience.
-    of_frame: Vec<usize>,
-}
-
-/// The connections of an audience on one gateway.
-struct Route<'a> {
-    gateway: usize,
-    connections: Vec<&'a Connection>,
-}
-
-impl Audiences {
-    /// Frames of a chat share their list, so it is looked at once.
-    fn of(frames: &[Option<Arc<Addressed>>]) -> Self {
-        let mut audiences = Self { of_frame: Vec::with_capacity(frames.len()), ..Self::default() };
-        let mut by_list: FxHashMap<*const UserId, usize> = FxHashMap::default();
-        let mut by_user: FxHashMap<&UserId, usize> = FxHashMap::default();
-        for addressed in frames {
-            let Some(addressed) = addressed else {
-                audiences.of_frame.push(usize::MAX);
-                continue;
-            };
-            let Self { users, lists, of_frame } = &mut audiences;
-            let audience = *by_list.entry(addressed.users.as_ptr()).or_insert_with(|| {
-                let index_of = |user| {
-                    *by_user.entry(user).or_insert_with(|| {
-                        users.push(user.clone());
-                        users.len() - 1
-                    })
-                };
-                lists.push(addressed.users.iter().map(index_of).collect());
-                lists.len() - 1
-            });
-            of_frame.push(audience);
-        }
-        audiences
-    }
-
-    /// Where each audience is connected.
-    fn routes<'a>(&self, connections: &'a [Vec<Connection>], outbox: &mut Outbox) -> Vec<Vec<Route<'a>>> {
-        let mut gateways: FxHashMap<&'a GatewayId, usize> = FxHashMap::default();
-        let mut route = |users: &Vec<usize>| {
-            let mut routes: Vec<Route<'a>> = Vec::new();
-            for connection in users.iter().flat_map(|user| &connections[*user]) {
-                let gateway =
-                    *gateways.entry(&connection.gateway).or_insert_with(|| outbox.open(&connection.gateway));
-                match routes.iter_mut().find(|route| route.gateway == gateway) {
-                    Some(route) => route.connections.push(connection),
-                    None => routes.push(Route { gateway, connections: vec![connection] }),
-                }
-            }
-            routes
-        };
-        self.lists.iter().map(&mut route).collect()
-    }
-}
-
-/// What is to be published, by gateway.
-#[derive(Default)]
-struct Outbox {
-    gateways: Vec<(Channel, BytesMut)>,
-    full: Vec<(Channel, Bytes)>,
-}
-
-impl Outbox {
-    fn open(&mut self, gateway: &GatewayId) -> usize {
-        self.gateways.push((Channel::deliver(gateway), BytesMut::new()));
-        self.gateways.len() - 1
-    }
-
-    /// Expects this much in all, spread evenly; more only costs a copy.
-    fn make_room(&mut self, bytes: usize) {
-        let each = bytes / self.gateways.len().max(1);
-        for (_, lines) in &mut self.gateways {
-            lines.reserve(each.min(PUBLISH_BYTES));
-        }
-    }
-
-    /// Adds a frame for everybody on the routes but the connection that it came from.
-    fn put(
-        &mut self,
-        addressed: &Addressed,
-        routes: &[Route<'_>],
-        origin: Option<&str>,
-    ) -> Result<(), NotADelivery> {
-        for Route { gateway, connections } in routes {
-            let mut others = connections
-                .iter()
-                .map(|connection| &connection.id)
-                .filter(|id| Some(id.as_str()) != origin)
-                .peekable();
-            if others.peek().is_none() {
-                continue;
-            }
-            let (channel, lines) = &mut self.gateways[*gateway];
-            write_delivery(lines, &addressed.chat_id, addressed.sequence, others, &addressed.frame)?;
-            if lines.len() >= PUBLISH_BYTES {
-                self.full.push((channel.clone(), lines.split().freeze()));
-            }
+        let origins = batch.records().map(|record| record.headers.get(ORIGIN));
+        let outgoing = frames.iter().zip(origins);
+        let outgoing =
+            outgoing.map(|(frame, origin)| Some(Outgoing { addressed: frame.as_deref()?, origin }));
+        let unwritten = send(&**live, &outgoing.collect::<Vec<_>>()).await?;
+        let slots = batch.iter_mut().into_slice();
+        for (index, error) in unwritten {
+            slots[index].fail(StageError::reject("write the delivery", error));
         }
         Ok(())
-    }
-
-    fn into_publishes(self) -> Vec<(Channel, Bytes)> {
-        let rest = self.gateways.into_iter().filter(|(_, lines)| !lines.is_empty());
-        let rest = rest.map(|(channel, lines)| (channel, lines.freeze()));
-        self.full.into_iter().chain(rest).collect()
     }
 }
 
@@ -238,6 +84,7 @@ mod tests {
     use super::*;
     use crate::deliveries::testing::{Arrived, World};
     use crate::testing::fates;
+    use courant_connectors::model::UserId;
     use courant_pipeline::{Payload, Record};
     use serde_json::json;
 

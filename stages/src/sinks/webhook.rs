@@ -18,7 +18,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -31,11 +31,11 @@ use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 use self::request::{Fate, Item, fate_of};
 use self::sign::Signer;
 use crate::jq::Expr;
+use crate::web::{Pause, Secret};
 
 pub static SPEC: StageSpec = StageSpec::sink::<Config>("webhook", Takes::Any)
     .effect(Effect::ExternalEffect)
@@ -45,8 +45,9 @@ pub static SPEC: StageSpec = StageSpec::sink::<Config>("webhook", Takes::Any)
          secret_env = \"HOOK_SECRET\", id = \".message_id\" }\n",
     );
 
-/// The longest that a receiver can ask to be left alone.
-const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+/// What it does, and to whom, as errors say it.
+const DOING: &str = "post to the webhook";
+const RECEIVER: &str = "receiver";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -133,7 +134,7 @@ impl StageConfig for Config {
         let concurrency = usize::from(self.concurrency.get());
         Ok(Built::stage(Webhook {
             address,
-            secret: sign::Secret { variable: self.secret_env, file: self.secret_file },
+            secret: Secret { variable: self.secret_env, file: self.secret_file },
             authorization: self.authorization_env,
             headers: self.headers.into_iter().collect(),
             body: self.body,
@@ -142,7 +143,7 @@ impl StageConfig for Config {
             timeout: self.timeout.0,
             concurrency,
             turns: Semaphore::new(concurrency),
-            paused_until: Mutex::new(None),
+            pause: Pause::default(),
             open: OnceLock::new(),
         }))
     }
@@ -156,7 +157,7 @@ enum Source {
 
 struct Webhook {
     address: Source,
-    secret: sign::Secret,
+    secret: Secret,
     authorization: Option<String>,
     headers: Vec<(String, String)>,
     body: Body,
@@ -167,8 +168,7 @@ struct Webhook {
     concurrency: usize,
     /// One for each request under way.
     turns: Semaphore,
-    /// Until when the receiver asked to be left alone.
-    paused_until: Mutex<Option<Instant>>,
+    pause: Pause,
     /// There once opened.
     open: OnceLock<Open>,
 }
@@ -197,16 +197,14 @@ impl courant_pipeline::Stage for Webhook {
         }
         let receiver = Receiver::new(address, &headers, self.timeout, self.concurrency)
             .map_err(|error| StageError::fatal("open the webhook", error))?;
-        let signer = self.secret.signer().map_err(failed)?;
+        let signer = Signer::of(&self.secret).map_err(failed)?;
         // Opened once, so nothing is there yet.
         let _ = self.open.set(Open { receiver, signer });
         Ok(())
     }
 
     async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
-        if let Some(error) = self.is_paused() {
-            return Err(error);
-        }
+        self.pause.check(DOING, RECEIVER)?;
         let items = self.items(batch);
         let mut fates: Vec<Option<Fate>> = items.iter().map(|item| item.as_ref().err().cloned()).collect();
         let queues = self.queues(batch, items);
@@ -293,37 +291,20 @@ impl Webhook {
 
     async fn post(&self, items: &[&Item]) -> Fate {
         let Some(open) = self.open.get() else {
-            return Fate::failed(StageError::fatal("post to the webhook", "the stage is not open"));
+            return Fate::failed(StageError::fatal(DOING, "the stage is not open"));
         };
-        let Ok(_turn) = self.turns.acquire().await else { return Fate::failed(paused("it is closed")) };
-        if let Some(error) = self.is_paused() {
+        let Ok(_turn) = self.turns.acquire().await else {
+            return Fate::failed(StageError::retry(DOING, "the stage is closed"));
+        };
+        if let Err(error) = self.pause.check(DOING, RECEIVER) {
             return Fate::failed(error);
         }
         let (body, kind) = request::body(self.body, items);
         let headers = request::headers(&request::id_of_all(items), kind, &body, open.signer.as_ref());
         let answered = open.receiver.post(body, &headers).await;
-        if let Ok(answer) = &answered
-            && let Some(asked) = answer.retry_after.filter(|_| request::is_retried(answer.status))
-        {
-            let until = Instant::now() + asked.min(LONGEST_PAUSE);
-            *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+        if let Ok(answer) = &answered {
+            self.pause.heed(answer.status.as_u16(), answer.retry_after);
         }
         fate_of(answered)
     }
-
-    /// Trying again is the runtime's business and comes sooner; this keeps it from the receiver.
-    fn is_paused(&self) -> Option<StageError> {
-        let mut until = self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = until.and_then(|until| until.checked_duration_since(Instant::now()));
-        if let Some(left) = left.filter(|left| !left.is_zero()) {
-            Some(paused(&format!("the receiver asked to be left alone for {} s more", left.as_secs())))
-        } else {
-            *until = None;
-            None
-        }
-    }
-}
-
-fn paused(reason: &str) -> StageError {
-    StageError::retry("post to the webhook", reason.to_owned())
 }

@@ -1,7 +1,9 @@
 //! What happens to records on their way.
 
 pub mod account_mutate;
+pub mod agent;
 pub mod cache_invalidate;
+pub mod change_to_event;
 pub mod chat_mutate;
 pub mod dedupe;
 pub mod dynamo_persist;

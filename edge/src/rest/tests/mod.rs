@@ -4,6 +4,7 @@
 //! not have fails the test.
 
 mod auth;
+mod channels;
 mod chats;
 mod hostile;
 mod messages;

@@ -9,7 +9,7 @@ use crate::rest::openapi::describe;
 use crate::rest::{PREFIX, table};
 
 /// Every call of the protocol.
-const PROTOCOL: [(&str, &str); 25] = [
+const PROTOCOL: [(&str, &str); 27] = [
     ("POST", "/auth/register"),
     ("POST", "/auth/verify"),
     ("POST", "/auth/login"),
@@ -31,6 +31,8 @@ const PROTOCOL: [(&str, &str); 25] = [
     ("POST", "/chats/{chat_id}/messages"),
     ("GET", "/chats/{chat_id}/messages"),
     ("POST", "/chats/{chat_id}/ack"),
+    ("POST", "/channels/{channel_id}/events"),
+    ("GET", "/channels/{channel_id}/events"),
     ("GET", "/search"),
     ("GET", "/openapi.json"),
     ("HEAD", "/users/me"),

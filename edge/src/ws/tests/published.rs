@@ -1,12 +1,12 @@
 //! The published document.
 
-use courant_connectors::model::frames::{ChatCreatedFrame, MembershipChangedFrame};
+use courant_connectors::model::frames::{ChatCreatedFrame, MembershipChangedFrame, ReplyFrame, ReplyStatus};
 use courant_connectors::model::tables::chats::ChatType;
 use courant_connectors::model::topics::memberships_changed::ChangeType;
 
 use super::*;
 
-fn pushed_frames() -> [Frame; 3] {
+fn pushed_frames() -> [Frame; 4] {
     let at = Timestamp::from_unix_millis(1_769_783_400_000);
     let created = ChatCreatedFrame {
         chat_id: "chat_1".into(),
@@ -23,7 +23,15 @@ fn pushed_frames() -> [Frame; 3] {
         changed_by: "user_1".into(),
         changed_at: at,
     };
-    [message(7, "hi"), Frame::ChatCreated(created), Frame::MembershipChanged(changed)]
+    let reply = ReplyFrame {
+        chat_id: "chat_1".into(),
+        sender_id: "agent_helper".into(),
+        reply_to: "msg_1".into(),
+        status: ReplyStatus::Writing,
+        content: "Well".to_owned(),
+        content_type: "text/plain".to_owned(),
+    };
+    [message(7, "hi"), Frame::ChatCreated(created), Frame::MembershipChanged(changed), Frame::Reply(reply)]
 }
 
 /// What passes through unread is what the document says.
@@ -45,7 +53,7 @@ async fn it_is_served_and_names_everything() {
         names.join(" "),
         "client.send_message client.ack client.sync_request client.heartbeat server.welcome server.ack \
          server.error server.sync_batch server.heartbeat server.drain server.message server.chat_created \
-         server.membership_changed"
+         server.membership_changed server.reply"
     );
     let send = &document["components"]["messages"]["client.send_message"]["payload"];
     assert_eq!(send["required"], json!(["type", "client_message_id", "chat_id", "content"]));

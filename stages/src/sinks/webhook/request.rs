@@ -8,10 +8,8 @@ use courant_pipeline::{Class, Origin, Record, StageError, clock};
 use sha2::{Digest as _, Sha256};
 
 use super::sign::Signer;
-use super::{Body, Webhook};
-
-/// As much of an answer as an error quotes.
-const QUOTED: usize = 200;
+use super::{Body, DOING, RECEIVER, Webhook};
+use crate::web::{refused, unanswered};
 
 /// One record, ready to be posted.
 pub(super) struct Item {
@@ -125,33 +123,10 @@ pub(super) fn headers(
     headers
 }
 
-/// Whether the same request may be answered otherwise later.
-pub(super) fn is_retried(status: impl Into<u16>) -> bool {
-    matches!(status.into(), 408 | 425 | 429 | 500..=599)
-}
-
 pub(super) fn fate_of(answered: Result<Answer, PostError>) -> Fate {
-    const DOING: &str = "post to the webhook";
-    let answer = match answered {
-        Ok(answer) => answer,
-        Err(error @ (PostError::Header(_) | PostError::Certificates(_))) => {
-            return Fate::failed(StageError::fatal(DOING, error));
-        }
-        Err(error) => return Fate::failed(StageError::retry(DOING, error)),
-    };
-    let status = answer.status;
-    if status.is_success() {
-        return Fate::Delivered;
+    match answered {
+        Ok(answer) if answer.status.is_success() => Fate::Delivered,
+        Ok(answer) => Fate::failed(refused(DOING, RECEIVER, &answer)),
+        Err(error) => Fate::failed(unanswered(DOING, error)),
     }
-    let class = if is_retried(status) { Class::Retry } else { Class::Reject };
-    let mut reason = format!("the receiver answered {status}");
-    if status.is_redirection() {
-        reason += "; redirects are not followed, give the address it leads to";
-    }
-    let said: String =
-        answer.text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(QUOTED).collect();
-    if !said.trim().is_empty() {
-        reason = format!("{reason}: {}", said.trim());
-    }
-    Fate::failed(StageError::new(class, DOING, reason))
 }

@@ -1,49 +1,27 @@
 //! Signatures of requests, as Standard Webhooks says.
 
-use std::path::PathBuf;
-
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
+
+use crate::web::Secret;
 
 /// Secrets of that form are base64.
 const PREFIX: &str = "whsec_";
 /// A shorter secret is guessed.
 const SHORTEST: usize = 16;
 
-/// Where the secret is.
-pub(super) struct Secret {
-    pub(super) variable: Option<String>,
-    pub(super) file: Option<PathBuf>,
-}
-
-impl Secret {
-    /// None if requests are not signed; the reason if the secret cannot be used, without the secret.
-    pub(super) fn signer(&self) -> Result<Option<Signer>, String> {
-        let (text, place) = match (&self.variable, &self.file) {
-            (Some(name), _) => {
-                let value = std::env::var(name);
-                let value = value.map_err(|_| {
-                    format!("the environment variable `{name}` should hold the secret; set it")
-                })?;
-                (value, format!("`{name}`"))
-            }
-            (None, Some(path)) => {
-                let place = format!("`{}`", path.display());
-                let read = std::fs::read_to_string(path);
-                (read.map_err(|error| format!("the secret cannot be read from {place}: {error}"))?, place)
-            }
-            (None, None) => return Ok(None),
-        };
-        Signer::new(text.trim_end()).map(Some).map_err(|reason| format!("the secret in {place} {reason}"))
-    }
-}
-
 #[derive(Clone)]
 pub(super) struct Signer(Hmac<Sha256>);
 
 impl Signer {
+    /// None if requests are not signed; the reason if the secret cannot be used, without the secret.
+    pub(super) fn of(secret: &Secret) -> Result<Option<Self>, String> {
+        let Some((text, place)) = secret.read()? else { return Ok(None) };
+        Self::new(&text).map(Some).map_err(|reason| format!("the secret in {place} {reason}"))
+    }
+
     fn new(secret: &str) -> Result<Self, String> {
         let key = match secret.strip_prefix(PREFIX) {
             Some(encoded) => {

@@ -1,5 +1,5 @@
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use courant_pipeline::{Class, Payload, Record, Services, Stage};
 use serde_json::{Value, json};
@@ -123,8 +123,8 @@ async fn a_receiver_can_check_who_posts_and_what() {
     assert_eq!(headers["webhook-id"], headers["idempotency-key"]);
     let timestamp: u64 = headers["webhook-timestamp"].parse().unwrap();
     assert!(timestamp.abs_diff(courant_pipeline::clock::unix_millis() / 1000) < 60);
-    let secret = sign::Secret { variable: None, file: Some(secret) };
-    let signer = secret.signer().unwrap().unwrap();
+    let secret = Secret { variable: None, file: Some(secret) };
+    let signer = Signer::of(&secret).unwrap().unwrap();
     assert_eq!(headers["webhook-signature"], signer.sign(&headers["webhook-id"], timestamp, br#"{"n": 1}"#));
 }
 

@@ -1,0 +1,160 @@
+//! An agent in the shipped chat: the real process, killed while a slow model answers, and a model in the test.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::net::TcpListener as Port;
+use std::sync::{Arc, Mutex};
+
+use courant_client::SignedIn;
+use courant_conformance::eventually;
+use courant_tests::chat::{connect, history, next_of, send, shipped_pipelines};
+use courant_tests::{Home, LIMIT, home, repository, until};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What the model does with a question.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    /// Begins to answer and never ends.
+    Slow,
+    Refuses,
+    /// Says something else each time.
+    Answers,
+}
+
+struct Model {
+    url: String,
+    mood: Arc<Mutex<Mood>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Model {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let (mood, asked) = (Arc::new(Mutex::new(Mood::Slow)), Arc::<Mutex<Vec<String>>>::default());
+        let (moods, log) = (Arc::clone(&mood), Arc::clone(&asked));
+        tokio::spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                tokio::spawn(serve(socket, Arc::clone(&moods), Arc::clone(&log)));
+            }
+        });
+        Self { url, mood, asked }
+    }
+
+    fn is(&self, mood: Mood) {
+        *self.mood.lock().unwrap() = mood;
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+async fn serve(socket: TcpStream, mood: Arc<Mutex<Mood>>, log: Arc<Mutex<Vec<String>>>) {
+    let (mut socket, mut length) = (BufReader::new(socket), 0);
+    loop {
+        let mut line = String::new();
+        if socket.read_line(&mut line).await.unwrap_or(0) == 0 {
+            return;
+        }
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    socket.read_exact(&mut body).await.unwrap();
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let question =
+        body["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap().to_owned();
+    let number = {
+        let mut log = log.lock().unwrap();
+        log.push(question.clone());
+        log.len()
+    };
+    let mood = *mood.lock().unwrap();
+    let part = |text: &str| format!("data: {}\n\n", json!({"choices": [{"delta": {"content": text}}]}));
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    let said = match mood {
+        Mood::Slow => format!("{head}{}", part("well, ")),
+        Mood::Refuses => {
+            "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned()
+        }
+        Mood::Answers => format!("{head}{}data: [DONE]\n\n", part(&format!("to {question}, try {number}"))),
+    };
+    // Whoever asked may be killed.
+    if socket.write_all(said.as_bytes()).await.is_ok() && mood == Mood::Slow {
+        let _ = socket.read_u8().await; // until it is
+    }
+}
+
+/// The shipped pipelines and the example's agent, with this model and at one address for all its lives.
+fn with_agent(model: &Model) -> Home {
+    let port = Port::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let example = std::fs::read_to_string(repository().join("examples/agent.toml")).unwrap();
+    let (before, after) = example.split_once("responder = \"scripted\"").unwrap();
+    let (_, after) = after.split_once("]\n\n").unwrap();
+    let model = format!(
+        "base_url = \"{}\"\nmodel = \"test\"\nsilence = \"60s\"\nshow_every = \"1ms\"\n\n",
+        model.url
+    );
+    let shipped = shipped_pipelines().replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
+    let home = home!();
+    home.replace_config(&format!("{shipped}\n{before}{model}{after}"));
+    home
+}
+
+async fn said(person: &SignedIn, chat: &str) -> Vec<String> {
+    let all = history(person, chat).await;
+    all.iter().map(|message| message["content"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Whoever tries this: a worker that dies while a model answers, questions behind it, and a refusal that is redriven.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_answer_is_stored_once_and_in_order_although_the_process_is_killed() {
+    let model = Model::start().await;
+    let home = with_agent(&model);
+    let mut process = home.start(&[]);
+    let ann = process.person("Ann").await;
+    let wanted = json!({"chat_type": "direct", "members": ["agent_helper"]});
+    let made = ann.client.post("/api/v1/chats", &wanted).await.unwrap();
+    let chat = made["chat_id"].as_str().unwrap().to_owned();
+    let mut socket = connect(&ann).await;
+    send(&mut socket, &chat, "c-1", "one").await;
+    let shown = next_of(&mut socket, "reply").await;
+    assert_eq!((&shown["sender_id"], &shown["status"]), (&json!("agent_helper"), &json!("writing")));
+    send(&mut socket, &chat, "c-2", "two").await;
+    eventually("the model is asked", async || (model.asked() == ["one"]).then_some(())).await;
+    process.kill();
+
+    model.is(Mood::Answers);
+    let mut process = home.start(&[]);
+    let four = async || Some(said(&ann, &chat).await).filter(|said| said.len() >= 4);
+    let all = eventually("both answers", four).await;
+    assert_eq!(all, ["one", "two", "to one, try 2", "to two, try 3"]);
+
+    model.is(Mood::Refuses);
+    let mut socket = connect(&ann).await;
+    send(&mut socket, &chat, "c-3", "three").await;
+    let apology = next_of(&mut socket, "message").await;
+    assert_eq!(apology["content"], "Sorry, I could not answer that.");
+    eventually("a dead letter", async || (home.letters("agent").len() == 1).then_some(())).await;
+    assert_eq!(process.stop(), Some(0));
+    let mut process = home.start(&[]);
+    until("the letter is counted", LIMIT, || {
+        (process.metric("courant_dead_letters_waiting", "queue=\"agent\"") > 0.0).then_some(())
+    });
+    let mut socket = connect(&ann).await;
+    model.is(Mood::Answers);
+    let redriven = home.run(&["dead-letters", "redrive", "agent"]).ok();
+    assert!(redriven.starts_with("1 redriven: 1 delivered"), "{redriven}");
+    assert_eq!(next_of(&mut socket, "message").await["content"], "to three, try 5");
+    assert_eq!(said(&ann, &chat).await.len(), 7, "nothing twice");
+    assert_eq!(process.stop(), Some(0));
+    home.run(&["verify"]).ok();
+}
