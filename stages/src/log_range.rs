@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::backends::log_error;
 
+/// Whose positions those of the log are, whoever reads it: partitions are named by their topics.
+pub(crate) const LOG_ORIGIN: &str = "log";
+
 /// Where a range of the log begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

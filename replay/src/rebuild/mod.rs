@@ -37,6 +37,7 @@ use courant_pipeline::runtime::{Ending, Failure, Host, Job, RunReport, Runtime};
 use courant_pipeline::spec::{Level, Mode};
 use courant_stages::backends::{access, grant};
 use courant_stages::derived::DerivedHome;
+use courant_stages::history::History as InHistory;
 use courant_stages::host::{DeadLetterStore, PositionFiles};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -163,6 +164,7 @@ impl Engine<'_> {
         let services = self.host.services.clone();
         Ok(Host {
             services: services
+                .with(Arc::new(InHistory))
                 .with(Arc::new(home.writing(generation.clone())))
                 .with(Arc::clone(&positions))
                 .with(Arc::clone(&dead_letters)),
@@ -228,7 +230,7 @@ impl Engine<'_> {
         };
         match history {
             History::Log { start, end } => Some(between(start, end)),
-            History::Scan { .. } | History::Store => {
+            History::Scan { .. } | History::Store { .. } => {
                 let store = Arc::clone(&self.connected().ok()?.store);
                 let table = &courant_connectors::model::tables::messages::SCHEMA.name;
                 debug_assert!(plan.can_scan());

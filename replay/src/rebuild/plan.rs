@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use courant_connectors::log::Topic;
+use courant_connectors::model::Timestamp;
 use courant_connectors::model::topics::messages_persisted;
 use courant_pipeline::config::{StageNode, Topology, did_you_mean};
 use courant_pipeline::derived::Derived;
@@ -43,8 +44,8 @@ pub(super) enum History<'a> {
     Log { start: &'a Named, end: &'a Named },
     /// The store, and then the log up to these offsets.
     Scan { join: Value, end: &'a Named },
-    /// The store, as it is.
-    Store,
+    /// The store, as it was when the log was at these offsets, which was then.
+    Store { end: &'a Named, at: Timestamp },
 }
 
 impl Plan {
@@ -107,7 +108,10 @@ impl Plan {
                 let params = json!({"segments": segments, "then": {"offsets": end}, "join": join});
                 (&dynamo_scan::SPEC, params)
             }
-            History::Store => (&dynamo_scan::SPEC, json!({"segments": request.segments})),
+            History::Store { end, at } => {
+                let until = json!({"offsets": end, "at": at});
+                (&dynamo_scan::SPEC, json!({"segments": request.segments, "until": until}))
+            }
         };
         if let Some(rate) = request.rate {
             params["rate"] = json!(rate);

@@ -107,6 +107,7 @@ impl Engine<'_> {
                 None => State::Built,
             };
             (receipt.left, receipt.fence) = (Some(stopped_at.clone()), stopped_at);
+            receipt.fence_at = now();
             (receipt.replaced, receipt.live_since) = (None, None);
             self.enter(&mut receipt, &current, state).await?;
             tracing::info!(pipeline, generation = before.name(), "rolled back");

@@ -11,6 +11,7 @@
 //! Rejected: following the table's change stream in place of the log. It reaches back a day, has no fence to stop at,
 //! and the pipeline that goes on afterwards reads the log.
 
+mod fence;
 mod join;
 mod journal;
 mod segment;
@@ -31,6 +32,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
+pub use self::fence::Until;
+
+use self::fence::Fence;
 use self::join::{Join, Seen};
 use self::journal::Journal;
 use self::segment::{Behind, Page, Segment};
@@ -38,7 +42,7 @@ use super::kafka_consume::event;
 use crate::backends::{Backends, access};
 use crate::commands::EVENT;
 use crate::derived::StageFolder;
-use crate::log_range::{Held, LogRange, RangeEnd, RangeStart, end_of};
+use crate::log_range::{Held, LOG_ORIGIN, LogRange, RangeEnd, RangeStart, end_of};
 use crate::rate::{Pace, PerSecond};
 
 pub static SPEC: StageSpec = StageSpec::source::<Config>("dynamo-scan", EVENT)
@@ -63,6 +67,10 @@ pub struct Config {
     /// moment at which the scan begins if left out.
     #[serde(default)]
     pub join: Option<RangeStart>,
+    /// The table as it was when the log was at a place: what was published later is left out. For comparing. Not with
+    /// `then`.
+    #[serde(default)]
+    pub until: Option<Until>,
     /// Records per second at the most.
     #[serde(default)]
     pub rate: Option<PerSecond>,
@@ -87,11 +95,14 @@ impl StageConfig for Config {
             let problem = Problem::new("join", "the log takes over only with `then`");
             return Err(vec![problem.help("add `then = \"live\"`, or leave `join` out")]);
         }
+        if self.until.is_some() && self.then.is_some() {
+            return Err(vec![Problem::new("until", "the scan cannot end at a place and go on behind it")]);
+        }
         let mut declared = vec![
             access(Level::Store, Mode::Scan, &messages::SCHEMA.name),
             access(Level::Store, Mode::Read, &messages::SCHEMA.name),
         ];
-        if self.then.is_some() {
+        if self.then.is_some() || self.until.is_some() {
             declared.push(access(Level::Log, Mode::Read, messages_persisted::NAME));
         }
         let mut built = Built::source(DynamoScan {
@@ -139,6 +150,11 @@ impl Source for DynamoScan {
         format!("scan:{}/{}", messages::SCHEMA.name, self.config.segments)
     }
 
+    /// As of the log that it goes on with; segments have names that no partition has.
+    fn origin(&self) -> String {
+        LOG_ORIGIN.to_owned()
+    }
+
     fn keeps_positions(&self) -> PositionKeeping {
         PositionKeeping::Runtime
     }
@@ -153,7 +169,11 @@ impl Source for DynamoScan {
             }
             None => None,
         };
-        self.phase = Phase::Scanning(self.begin(&folder, join).await?);
+        let fence = match &self.config.until {
+            Some(until) => Some(Arc::new(Fence::open(&self.backends.log()?, until).await?)),
+            None => None,
+        };
+        self.phase = Phase::Scanning(self.begin(&folder, join, fence).await?);
         Ok(())
     }
 
@@ -207,12 +227,18 @@ impl Source for DynamoScan {
 }
 
 impl DynamoScan {
-    async fn begin(&mut self, folder: &Path, join: Option<Arc<Join>>) -> Result<Scanning, StageError> {
+    async fn begin(
+        &mut self,
+        folder: &Path,
+        join: Option<Arc<Join>>,
+        fence: Option<Arc<Fence>>,
+    ) -> Result<Scanning, StageError> {
         let of = self.config.segments.get();
         let mut waiting = VecDeque::new();
         for index in 0..of {
             let (part, store) = (Part { index, of }, self.backends.store()?);
-            waiting.push_back(Segment::open(folder, part, store, join.clone(), &self.resume).await?);
+            let (segment, behind) = Segment::open(folder, part, store, &self.resume).await?;
+            waiting.push_back((segment.limited(join.clone(), fence.clone()), behind));
         }
         let (reading, ready) = (JoinSet::new(), VecDeque::new());
         Ok(Scanning { join, waiting, reading, ready, done: Vec::new() })

@@ -25,6 +25,7 @@ use serde::Deserialize;
 
 use crate::backends::{Backends, access, log_error};
 use crate::commands::EVENT;
+use crate::log_range::LOG_ORIGIN;
 
 pub static SPEC: StageSpec = StageSpec::source::<Config>("kafka-consume", EVENT)
     .summary("reads events from topics of the log, and shares their partitions with others of its group")
@@ -134,6 +135,10 @@ impl Source for KafkaConsume {
     fn identity(&self) -> String {
         let topics: Vec<_> = self.subscription.topics.iter().map(Topic::as_str).collect();
         format!("log:{}:{}", self.subscription.group, topics.join(","))
+    }
+
+    fn origin(&self) -> String {
+        LOG_ORIGIN.to_owned()
     }
 
     fn keeps_positions(&self) -> PositionKeeping {

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::kafka_consume::{event, topic_problems};
 use crate::backends::{Backends, access};
 use crate::commands::EVENT;
-use crate::log_range::{Held, LogRange, RangeEnd, RangeStart, end_of, start_of};
+use crate::log_range::{Held, LOG_ORIGIN, LogRange, RangeEnd, RangeStart, end_of, start_of};
 use crate::rate::{Pace, PerSecond};
 
 pub static SPEC: StageSpec = StageSpec::source::<Config>("kafka-read", EVENT)
@@ -83,6 +83,10 @@ struct KafkaRead {
 impl Source for KafkaRead {
     fn identity(&self) -> String {
         identity_of(&self.topics)
+    }
+
+    fn origin(&self) -> String {
+        LOG_ORIGIN.to_owned()
     }
 
     fn keeps_positions(&self) -> PositionKeeping {

@@ -15,7 +15,9 @@
 //! Rejected: keeping open windows in memory with a snapshot now and then, which replays what came since and needs a
 //! source that goes back; and estimating distinct values, which is not exact and saves only disk.
 //!
-//! For records in any order, as from a scan of the store, see [`crate::history`].
+//! In a rebuild ([`crate::history`]) every record counts, in any order. A window that the latest time of all records has
+//! passed by `lateness` is *shown*: its row comes out as it is, and again with every batch that changes it. It stays open
+//! until the pipeline is live and closes it by the rules above, and then without a row, since that has come.
 
 mod absorb;
 mod aggregate;
@@ -42,7 +44,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use self::absorb::{Absorbing, Pace, Partitions, Verdict};
+use self::absorb::{Absorbing, Order, Pace, Partitions, Verdict};
 pub use self::aggregate::Aggregate;
 use self::shape::{Parameters, Shape, millis};
 use self::state::{Row, State, state_error};
@@ -108,7 +110,8 @@ pub struct Config {
     /// A record that is further ahead of this machine's clock is refused: it would close every window before its time.
     #[serde(default = "default_ahead")]
     pub ahead: Span,
-    /// Windows that may be open at a time. They are on disk; a record that needs one more is refused.
+    /// Windows that may be open at a time. They are on disk; a record that needs one more is refused. In a rebuild as many
+    /// may be open as history has.
     #[serde(default = "default_max_open")]
     pub max_open: NonZeroU64,
 }
@@ -168,7 +171,7 @@ impl StageConfig for Config {
                 max_open: self.max_open.get(),
             },
             late: self.late,
-            history: context.services.get::<History>(),
+            order: context.services.get::<History>().map_or(Order::OfTime, |_| Order::Any),
             folder: StageFolder::of(context),
             labels: [context.pipeline.to_owned(), context.stage.to_owned()],
             windows: StdMutex::new(None),
@@ -198,7 +201,7 @@ struct Window {
     shape: Shape,
     pace: Pace,
     late: Late,
-    history: Option<Arc<History>>,
+    order: Order,
     folder: StageFolder,
     /// Pipeline and stage, for metrics.
     labels: [String; 2],
@@ -231,8 +234,7 @@ impl Stage for Window {
             Some(known) => state.insert(known).draft(),
             None => state.insert(State::load(Arc::clone(store))?).draft(),
         };
-        let in_order = self.history.as_ref().is_none_or(|history| history.is_over());
-        let mut absorbing = Absorbing::new(&self.shape, &self.pace, in_order, partitions, draft);
+        let mut absorbing = Absorbing::new(&self.shape, &self.pace, self.order, partitions, draft);
         for (input, origin) in inputs.into_iter().zip(batch.origins()) {
             absorbing.record(input, origin)?;
         }

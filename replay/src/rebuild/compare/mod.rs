@@ -3,8 +3,9 @@
 //! What is expected comes from the store of record, through the pipeline's own stages, by the sink's own idea of what a
 //! record becomes; what is there comes from walking the rebuilt store. Both are spilled to disk by ranges of keys
 //! ([`spill`]): equal ranges are known by a count and a digest, the others are compared key by key. Of entries that share
-//! a key the newest counts. A deployment goes on meanwhile: keys whose newest entry is younger than the fence are left
-//! out, and what still differs is looked at again once the rebuilt store has caught up.
+//! a key the newest counts. A deployment goes on meanwhile: of the store only that is expected which was published before
+//! the fence, keys whose newest entry is younger than that are left out, and what still differs is looked at again once
+//! the rebuilt store has caught up.
 
 mod expect;
 mod spill;
@@ -128,7 +129,7 @@ impl Look<'_> {
     ) -> Result<(Authority, u64)> {
         let Self { engine, plan, receipt, .. } = self;
         let (authority, history) = if plan.can_scan() {
-            (Authority::Store, History::Store)
+            (Authority::Store, History::Store { end: &receipt.fence, at: receipt.fence_at })
         } else {
             (Authority::Log, History::Log { start: &receipt.start, end: &receipt.fence })
         };

@@ -93,7 +93,7 @@ impl Join {
     }
 }
 
-fn margin() -> u64 {
+pub(super) fn margin() -> u64 {
     u64::try_from(MARGIN.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -129,7 +129,7 @@ impl Seen {
     }
 }
 
-fn name_of(record: &LogRecord) -> Option<(ChatId, u64, Timestamp)> {
+pub(super) fn name_of(record: &LogRecord) -> Option<(ChatId, u64, Timestamp)> {
     #[derive(Deserialize)]
     struct Named {
         payload: Message,

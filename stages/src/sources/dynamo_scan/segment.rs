@@ -13,6 +13,7 @@ use courant_connectors::store::{
 use courant_pipeline::stage::{Partition, Positions};
 use courant_pipeline::{Record, StageError};
 
+use super::fence::Fence;
 use super::join::Join;
 use super::journal::{Journal, Keys, Name, Row, Rows};
 use crate::backends::store_error;
@@ -29,6 +30,7 @@ pub(super) struct Segment {
     store: RestrictedStore,
     journal: Journal,
     join: Option<Arc<Join>>,
+    fence: Option<Arc<Fence>>,
     /// Records that were settled in an earlier run.
     settled: u64,
     place: Place,
@@ -70,14 +72,19 @@ impl Segment {
         folder: &Path,
         part: Part,
         store: RestrictedStore,
-        join: Option<Arc<Join>>,
         resume: &Positions,
     ) -> Result<(Self, Behind), StageError> {
         let partition = Partition::from(format!("{}#{}", messages::SCHEMA.name, part.index).as_str());
         let journal = Journal::open(folder, part.index).await?;
         let settled = resume.get(&partition).copied().unwrap_or(0);
         let place = Place::Noted { rows: Box::new(journal.rows().await?), row: None };
-        Ok((Self { part, partition, store, journal, join, settled, place }, Behind::default()))
+        let (join, fence) = (None, None);
+        Ok((Self { part, partition, store, journal, join, fence, settled, place }, Behind::default()))
+    }
+
+    /// Leaves out what the log gives, and what is behind a fence.
+    pub(super) fn limited(self, join: Option<Arc<Join>>, fence: Option<Arc<Fence>>) -> Self {
+        Self { join, fence, ..self }
     }
 
     pub(super) fn into_journal(self) -> Journal {
@@ -147,6 +154,9 @@ impl Segment {
             let (join, created_at) = (self.join.as_deref(), message.created_at);
             if join.is_some_and(|join| !join.scan_gives(created_at)) {
                 continue; // the log has it
+            }
+            if self.fence.as_ref().is_some_and(|fence| !fence.has(&message)) {
+                continue;
             }
             row.keys.push(&message.chat_id, message.sequence);
             if join.is_some_and(|join| join.both_may_have(created_at)) {

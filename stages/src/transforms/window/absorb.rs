@@ -26,6 +26,15 @@ pub(super) struct Pace {
     pub(super) max_open: u64,
 }
 
+/// What the order of records says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// How far time has come: whatever is behind is late, and what is over can be closed.
+    OfTime,
+    /// Nothing: it is history that is run again.
+    Any,
+}
+
 /// When partitions were last heard of, in this process.
 pub(super) struct Partitions {
     since: Instant,
@@ -57,13 +66,13 @@ pub(super) enum Verdict {
 pub(super) struct Absorbing<'a> {
     shape: &'a Shape,
     pace: &'a Pace,
-    in_order: bool,
+    order: Order,
     partitions: &'a mut Partitions,
     draft: Draft,
     now: Instant,
     wall: u64,
     verdicts: Vec<Verdict>,
-    /// With updates: windows that changed, and the last record that was in them.
+    /// Windows whose rows come out as they are at the end of the batch, and the record that they come out with.
     touched: BTreeMap<WindowId, usize>,
 }
 
@@ -71,16 +80,13 @@ impl<'a> Absorbing<'a> {
     pub(super) fn new(
         shape: &'a Shape,
         pace: &'a Pace,
-        in_order: bool,
+        order: Order,
         partitions: &'a mut Partitions,
         draft: Draft,
     ) -> Self {
         let (now, wall) = (Instant::now(), clock::unix_millis());
         let (verdicts, touched) = (Vec::new(), BTreeMap::new());
-        if !in_order {
-            partitions.since = now; // what comes after is heard of first
-        }
-        Self { shape, pace, in_order, partitions, draft, now, wall, verdicts, touched }
+        Self { shape, pace, order, partitions, draft, now, wall, verdicts, touched }
     }
 
     /// Takes the next record in.
@@ -112,7 +118,9 @@ impl<'a> Absorbing<'a> {
             if self.draft.clock.applied.contains(origin) {
                 self.draft.clock.applied.take(origin); // for what it says of what is settled
                 self.touch(input)?;
-                return Ok(Verdict::Counted(self.draft.emitted_with(origin)?));
+                let (rows, shown) = self.draft.emitted_with(origin)?;
+                self.show(shown);
+                return Ok(Verdict::Counted(rows));
             }
         }
         let mark = self.draft.clock.watermarks.get(&partition).copied().unwrap_or(0);
@@ -127,11 +135,15 @@ impl<'a> Absorbing<'a> {
             return Ok(Verdict::Refused(refused));
         }
         self.pass_time(&partition, input.time.max(mark));
-        let rows = self.close(origin.is_some())?;
+        let (rows, shown) = match self.order {
+            Order::OfTime => (self.close(origin.is_some())?, Vec::new()),
+            Order::Any => (Vec::new(), self.passed_by(input.time)?),
+        };
         if let Some(origin) = origin {
             self.draft.clock.applied.take(origin);
-            self.draft.emitted(origin, &rows)?;
+            self.draft.emitted(origin, &rows, &shown)?;
         }
+        self.show(shown);
         Ok(Verdict::Counted(rows))
     }
 
@@ -147,7 +159,7 @@ impl<'a> Absorbing<'a> {
 
     fn is_late(&self, window: &WindowId, mark: u64) -> bool {
         window.end <= self.draft.clock.closed_through
-            || (self.in_order && mark >= window.end.saturating_add(self.pace.lateness))
+            || (self.order == Order::OfTime && mark >= window.end.saturating_add(self.pace.lateness))
     }
 
     /// Counts the record in its windows; refused if there are too many.
@@ -156,7 +168,7 @@ impl<'a> Absorbing<'a> {
         for window in windows {
             new += u64::from(self.draft.window(window)?.is_none());
         }
-        if self.draft.open() + new > self.pace.max_open {
+        if self.order == Order::OfTime && self.draft.open() + new > self.pace.max_open {
             let reason = format!("{} windows are open, and no more may be (`max_open`)", self.draft.open());
             return Ok(Err(StageError::reject("open a window", reason)));
         }
@@ -168,6 +180,9 @@ impl<'a> Absorbing<'a> {
                 && !self.draft.join(window, ID, id)?
             {
                 continue;
+            }
+            if self.order == Order::OfTime && window.end <= self.draft.clock.shown_through {
+                self.draft.close_with_row(window);
             }
             for (index, sample) in input.samples.iter().enumerate() {
                 if let Sample::Member(value) = sample
@@ -184,23 +199,41 @@ impl<'a> Absorbing<'a> {
         Ok(Ok(()))
     }
 
-    /// The windows of this record that are open are to be shown with it.
+    /// The windows of this record that are open and whose rows are out are shown with it.
     fn touch(&mut self, input: &Input) -> Result<(), StageError> {
-        if self.pace.emit == Emit::Updates {
-            let at = self.verdicts.len();
-            for window in self.shape.windows(input) {
-                if self.draft.window(&window)?.is_some() {
-                    self.touched.insert(window, at);
-                }
+        let (order, emit) = (self.order, self.pace.emit);
+        let mut open = Vec::new();
+        for window in self.shape.windows(input) {
+            let is_out = order == Order::Any && window.end <= self.draft.clock.shown_through;
+            if (is_out || emit == Emit::Updates) && self.draft.window(&window)?.is_some() {
+                open.push(window);
             }
         }
+        self.show(open);
         Ok(())
     }
 
-    fn pass_time(&mut self, partition: &str, mark: u64) {
-        if !self.in_order {
-            return;
+    fn show(&mut self, windows: Vec<WindowId>) {
+        let at = self.verdicts.len();
+        self.touched.extend(windows.into_iter().map(|window| (window, at)));
+    }
+
+    /// Windows that history has passed with this time, and had not before. All of them, however many: there may be no
+    /// further record. A time that is ahead of the clock would pass what is still to come.
+    fn passed_by(&mut self, time: u64) -> Result<Vec<WindowId>, StageError> {
+        let through = time.min(self.wall).saturating_sub(self.pace.lateness);
+        if through <= self.draft.clock.shown_through {
+            return Ok(Vec::new());
         }
+        let passed = match self.draft.first_end() {
+            Some(end) if end <= through => self.draft.pass(through)?,
+            _ => Vec::new(),
+        };
+        self.draft.clock.shown_through = through;
+        Ok(passed)
+    }
+
+    fn pass_time(&mut self, partition: &str, mark: u64) {
         self.partitions.heard.insert(partition.to_owned(), self.now);
         let marks = &mut self.draft.clock.watermarks;
         marks.insert(partition.to_owned(), mark);
@@ -216,7 +249,7 @@ impl<'a> Absorbing<'a> {
     /// The rows of windows that every active partition has passed.
     fn close(&mut self, has_partitions: bool) -> Result<Vec<Row>, StageError> {
         let settling = has_partitions && self.now.duration_since(self.partitions.since) < self.pace.idle;
-        if !self.in_order || settling {
+        if settling {
             return Ok(Vec::new());
         }
         let active = self.draft.clock.watermarks.iter().filter(|(partition, _)| {
@@ -224,7 +257,7 @@ impl<'a> Absorbing<'a> {
         });
         let Some(mark) = active.map(|(_, mark)| *mark).min() else { return Ok(Vec::new()) };
         let through = mark.saturating_sub(self.pace.lateness).max(self.draft.clock.closed_through);
-        self.draft.clock.closed_through = through;
+        self.draft.close_through(through);
         if self.draft.first_end().is_none_or(|end| end > through) {
             return Ok(Vec::new());
         }

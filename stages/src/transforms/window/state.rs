@@ -4,13 +4,14 @@
 //! |---|---|
 //! | `c` | the [`Clock`]: what was taken, watermarks, what is closed |
 //! | `w` end group | the totals of an open window |
+//! | `t` end group | that a window whose row is out has changed since, and closes with another |
 //! | `v` end group measure value | that a value, or an id, is in a window |
-//! | `e` partition position part number | a row that came out with a record, until that is settled |
+//! | `e` partition position part number | a row that came out with a record, or the key of a window that is shown with it, until that is settled |
 //!
 //! Ends are big-endian, so that the next windows to close are the first keys. Nothing here is written before
 //! [`Draft::finish`] hands all changes of a batch over, to be committed as one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use courant_connectors::embedded::state::{Pair, StateError, StateStore};
@@ -43,8 +44,13 @@ impl WindowId {
         [b"w", &self.end.to_be_bytes()[..], &self.group].concat()
     }
 
+    fn changed_key(&self) -> Vec<u8> {
+        [b"t", &self.end.to_be_bytes()[..], &self.group].concat()
+    }
+
+    /// From either of its keys.
     fn parse(key: &[u8]) -> Option<Self> {
-        let (end, group) = key.strip_prefix(b"w")?.split_first_chunk()?;
+        let (end, group) = key.strip_prefix(b"w").or(key.strip_prefix(b"t"))?.split_first_chunk()?;
         Some(Self { end: u64::from_be_bytes(*end), group: group.into() })
     }
 
@@ -67,6 +73,9 @@ pub(super) struct Clock {
     pub(super) watermarks: BTreeMap<String, u64>,
     /// Windows that end up to here take no more records.
     pub(super) closed_through: u64,
+    /// In a rebuild: the rows of windows that end up to here are out, and come out again when they change.
+    #[serde(default)]
+    pub(super) shown_through: u64,
 }
 
 /// A row that leaves the stage.
@@ -80,7 +89,7 @@ pub(super) struct Row {
 pub(super) struct State {
     store: Arc<StateStore>,
     clock: Clock,
-    /// How many windows are open, and when the first of them ends.
+    /// How many windows are open, and when the first of them ends whose row is not out.
     open: u64,
     first_end: Option<u64>,
     /// Whether leftovers of closed windows may be there.
@@ -98,8 +107,14 @@ impl State {
         for pair in store.range(b"w".to_vec()..=b"x".to_vec()) {
             let id =
                 WindowId::parse(&pair.map_err(failed)?.0).ok_or_else(|| damaged(&"a key is cut short"))?;
-            first_end.get_or_insert(id.end);
+            if id.end > clock.shown_through {
+                first_end.get_or_insert(id.end);
+            }
             open += 1;
+        }
+        if let Some(changed) = store.range(b"t".to_vec()..=b"u".to_vec()).next() {
+            let id = WindowId::parse(&changed.map_err(failed)?.0);
+            first_end = first_end.into_iter().chain(id.map(|id| id.end)).min();
         }
         Ok(Self { store, clock, open, first_end, sweep: true })
     }
@@ -163,7 +178,19 @@ impl Draft {
     pub(super) fn create(&mut self, id: &WindowId, totals: Vec<Total>) {
         self.windows.insert(id.clone(), Some(totals));
         self.open += 1;
-        self.first_end = Some(self.first_end.map_or(id.end, |first| first.min(id.end)));
+        if id.end > self.clock.shown_through {
+            self.closes_at(id.end);
+        }
+    }
+
+    /// Its row is out and says too little from now on.
+    pub(super) fn close_with_row(&mut self, id: &WindowId) {
+        self.changes.insert(id.changed_key(), Some(Vec::new()));
+        self.closes_at(id.end);
+    }
+
+    fn closes_at(&mut self, end: u64) {
+        self.first_end = Some(self.first_end.map_or(end, |first| first.min(end)));
     }
 
     /// Puts a value into a window; whether it is new there.
@@ -176,42 +203,87 @@ impl Draft {
         Ok(is_new)
     }
 
+    /// From now on windows that end up to here take no more records.
+    pub(super) fn close_through(&mut self, through: u64) {
+        // what was shown goes without a row
+        self.sweep |= self.clock.closed_through < through.min(self.clock.shown_through);
+        self.clock.closed_through = through;
+    }
+
+    /// The windows that end up to here and whose rows are not out; they stay open.
+    pub(super) fn pass(&mut self, through: u64) -> Result<Vec<WindowId>, StageError> {
+        self.flush()?;
+        let passed = self.scan(self.not_shown()..=up_to(b"w", through), usize::MAX)?;
+        self.first_end = self.first_end_behind(through)?;
+        let id = |(key, _): &Pair| WindowId::parse(key).ok_or_else(|| damaged(&"a key is cut short"));
+        passed.iter().map(id).collect()
+    }
+
+    /// Before the first window whose row is not out.
+    fn not_shown(&self) -> Vec<u8> {
+        up_to(b"w", self.clock.shown_through)
+    }
+
+    fn first_end_behind(&self, through: u64) -> Result<Option<u64>, StageError> {
+        let mut first = self.scan(up_to(b"w", through)..=b"x".to_vec(), 1)?;
+        first.extend(self.scan(b"t".to_vec()..=b"u".to_vec(), 1)?);
+        Ok(first.iter().filter_map(|(key, _)| WindowId::parse(key)).map(|id| id.end).min())
+    }
+
     /// Takes out the first windows that end up to where all are closed, `most` of them.
     pub(super) fn close(&mut self, most: usize) -> Result<Vec<(WindowId, Vec<Total>)>, StageError> {
         self.flush()?;
-        let closed = self.scan(b"w".to_vec()..=up_to(b"w", self.clock.closed_through), most)?;
+        let mut closed = self.scan(b"t".to_vec()..=up_to(b"t", self.clock.closed_through), most)?;
+        let left = most - closed.len();
+        closed.extend(self.scan(self.not_shown()..=up_to(b"w", self.clock.closed_through), left)?);
         let mut windows = Vec::with_capacity(closed.len());
-        for (key, value) in closed {
+        for (key, _) in closed {
             let id = WindowId::parse(&key).ok_or_else(|| damaged(&"a key is cut short"))?;
-            self.windows.insert(id.clone(), None);
-            self.changes.insert(key, None);
-            windows.push((id, decode(&value)?));
+            if let Some(value) = self.get(&id.key())? {
+                windows.push((id.clone(), decode(&value)?));
+            }
+            self.changes.insert(id.key(), None);
+            self.changes.insert(id.changed_key(), None);
+            self.windows.insert(id, None);
         }
         self.open = self.open.saturating_sub(windows.len() as u64);
-        self.first_end = self
-            .scan(b"w".to_vec()..=b"x".to_vec(), 1)?
-            .pop()
-            .and_then(|(key, _)| WindowId::parse(&key).map(|id| id.end));
+        self.first_end = self.first_end_behind(self.clock.shown_through)?;
         self.sweep = true;
         Ok(windows)
     }
 
-    /// Remembers the rows that came out with a record.
-    pub(super) fn emitted(&mut self, origin: &Origin<'_>, rows: &[Row]) -> Result<(), StageError> {
-        for (number, row) in (0u32..).zip(rows) {
+    /// Remembers the rows that came out with a record, and the windows that are shown with it.
+    pub(super) fn emitted(
+        &mut self,
+        origin: &Origin<'_>,
+        rows: &[Row],
+        shown: &[WindowId],
+    ) -> Result<(), StageError> {
+        let row = |row| serde_json::to_vec(row).map_err(|error| damaged(&error));
+        let values = rows.iter().map(row).chain(shown.iter().map(|window| Ok(window.key())));
+        for (number, value) in (0u32..).zip(values) {
             let key = [&emission(origin)[..], &number.to_be_bytes()].concat();
-            let value = serde_json::to_vec(row).map_err(|error| damaged(&error))?;
-            self.changes.insert(key, Some(value));
+            self.changes.insert(key, Some(value?));
         }
         Ok(())
     }
 
-    /// The rows that came out with a record when it came before.
-    pub(super) fn emitted_with(&self, origin: &Origin<'_>) -> Result<Vec<Row>, StageError> {
+    /// The rows that came out with a record when it came before, and the windows that were shown with it and are open.
+    pub(super) fn emitted_with(
+        &mut self,
+        origin: &Origin<'_>,
+    ) -> Result<(Vec<Row>, Vec<WindowId>), StageError> {
         let first = emission(origin);
         let last = [&first[..], &u32::MAX.to_be_bytes()].concat();
-        let rows = self.scan(first..=last, usize::MAX)?;
-        rows.iter().map(|(_, row)| serde_json::from_slice(row).map_err(|error| damaged(&error))).collect()
+        let (mut rows, mut shown) = (Vec::new(), Vec::new());
+        for (_, value) in self.scan(first..=last, usize::MAX)? {
+            match WindowId::parse(&value) {
+                Some(window) if self.window(&window)?.is_some() => shown.push(window),
+                Some(_) => {}
+                None => rows.push(serde_json::from_slice(&value).map_err(|error| damaged(&error))?),
+            }
+        }
+        Ok((rows, shown))
     }
 
     /// Forgets the rows of records that are settled: nobody reads those again and still needs them.
@@ -229,8 +301,14 @@ impl Draft {
         if self.sweep {
             let leftovers =
                 self.scan(b"v".to_vec()..=up_to(b"v", self.clock.closed_through), SWEEP_AT_ONCE)?;
-            self.sweep = leftovers.len() == SWEEP_AT_ONCE;
-            self.changes.extend(leftovers.into_iter().map(|(key, _)| (key, None)));
+            let over = self.clock.closed_through.min(self.clock.shown_through);
+            let mut shown = self.scan(b"w".to_vec()..=up_to(b"w", over), SWEEP_AT_ONCE)?;
+            self.sweep = leftovers.len().max(shown.len()) == SWEEP_AT_ONCE;
+            let changed = self.scan(b"t".to_vec()..=up_to(b"t", over), usize::MAX)?;
+            let changed: BTreeSet<_> = changed.iter().map(|(key, _)| &key[1..]).collect();
+            shown.retain(|(key, _)| !changed.contains(&key[1..]));
+            self.open = self.open.saturating_sub(shown.len() as u64);
+            self.changes.extend(leftovers.into_iter().chain(shown).map(|(key, _)| (key, None)));
         }
         let clock = serde_json::to_vec(&self.clock).map_err(|error| damaged(&error))?;
         self.changes.insert(CLOCK.to_vec(), Some(clock));
@@ -256,6 +334,9 @@ impl Draft {
 
     /// The first pairs of a range, changes included.
     fn scan(&self, keys: std::ops::RangeInclusive<Vec<u8>>, most: usize) -> Result<Vec<Pair>, StageError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
         let changed = || self.changes.range(keys.clone());
         // changes may remove all of the first ones
         let enough = most.saturating_add(changed().count());

@@ -1,14 +1,14 @@
+mod history;
+
 use std::path::Path;
 use std::time::Duration;
 
-use courant_pipeline::spec::Part;
 use courant_pipeline::{Fate, Services};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::advance;
 
 use super::*;
-use crate::derived::DerivedHome;
 use crate::testing::origins::{folder, open, read};
 use crate::testing::{batch, build, fates, problem};
 
@@ -181,24 +181,6 @@ async fn updates_show_the_window_as_it_is() {
     let closing = given(&*stage, read("1", [(2, record(13, "a", 5))], None)).await;
     assert_eq!(rows(&closing), [(0, "a".into(), 3, 3, 1), (10, "a".into(), 2, 10, 1)]);
     assert!(rows(&given(&*stage, one()).await).is_empty(), "its last row came out with another record");
-}
-
-#[tokio::test(start_paused = true)]
-async fn history_in_any_order_is_never_late() {
-    let root = tempfile::tempdir().unwrap();
-    let history = Arc::new(History::default());
-    let home = Arc::new(DerivedHome::new(root.path()));
-    let services = Services::default().with(home).with(Arc::clone(&history));
-    let Part::Stage(stage) = build(&SPEC, params(json!({})), &services).ok().unwrap().part else { panic!() };
-    stage.open().await.unwrap();
-    let scanned = [50, 1, 30, 2, 11].map(|second| record(second, "a", 1));
-    let batch = given(&*stage, read("scan", numbered(scanned), None)).await;
-    assert_eq!(fates(&batch), ["finished"; 5]);
-    history.end();
-    let batch = given(&*stage, read("0", [(1, record(31, "a", 1))], None)).await;
-    assert_eq!(rows(&batch), [(0, "a".into(), 2, 2, 1), (10, "a".into(), 1, 1, 1)]);
-    let batch = given(&*stage, read("0", [(2, record(70, "a", 1))], None)).await;
-    assert_eq!(rows(&batch), [(30, "a".into(), 2, 2, 1), (50, "a".into(), 1, 1, 1)]);
 }
 
 #[tokio::test(start_paused = true)]
