@@ -349,6 +349,20 @@ pub enum Bench {
     Chat(ChatBenchOptions),
     /// What an idle connection costs in memory.
     Idle(IdleBenchOptions),
+    /// Rebuilding from history: the log into a search index, and a scan of the store.
+    ///
+    /// On the embedded engine, in a new folder beside the configured one that is filled with messages first. The limits
+    /// are Tantivy fed with the same documents, and the engine below gone through row by row.
+    Replay(ReplayBenchOptions),
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub struct ReplayBenchOptions {
+    #[command(flatten)]
+    pub common: ConnectionBenchOptions,
+    /// Messages in store and log, of 200 bytes of text each. Everything is measured once at least, however many.
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub messages: u64,
 }
 
 #[derive(Debug, Clone, Args)]

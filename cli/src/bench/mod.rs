@@ -8,6 +8,7 @@ mod load;
 pub mod log;
 mod native;
 mod process;
+pub mod replay;
 pub mod runtime;
 pub mod store;
 

@@ -9,7 +9,7 @@ use courant_connectors::connections::{Connections, EmbeddedConnection, LogConnec
 use courant_connectors::embedded::Engine;
 use tempfile::TempDir;
 
-use crate::args::{Bench, StoreBenchOptions};
+use crate::args::{Bench, ReplayBenchOptions, StoreBenchOptions};
 use crate::bench::{self, Figure, Format};
 use crate::{app, settings};
 
@@ -19,6 +19,7 @@ pub(super) fn run(file: &Path, command: &Bench) -> anyhow::Result<()> {
     let (seconds, json) = match command {
         Bench::Runtime(options) => (options.seconds, options.json),
         Bench::Store(StoreBenchOptions { common: options, .. })
+        | Bench::Replay(ReplayBenchOptions { common: options, .. })
         | Bench::Log(options)
         | Bench::Live(options) => (options.seconds, options.json),
         Bench::Chat(options) => (options.seconds, options.json),
@@ -41,6 +42,9 @@ pub(super) fn run(file: &Path, command: &Bench) -> anyhow::Result<()> {
         Bench::Store(_) => on_a_runtime(store(connections(file)?, lasting, report))?,
         Bench::Log(_) => on_a_runtime(log(connections(file)?, lasting, report))?,
         Bench::Live(_) => on_a_runtime(live(connections(file)?, lasting, report))?,
+        Bench::Replay(options) => {
+            on_a_runtime(replay(connections(file)?, options.messages, lasting, report))?;
+        }
         Bench::Chat(options) => {
             on_a_runtime(bench::chat::run(file, &connections(file)?, options, lasting, report))?;
         }
@@ -80,6 +84,19 @@ async fn fill(mut connections: Connections, bytes: u64, report: impl FnMut(&Figu
     };
     let _folder = move_aside(embedded)?;
     bench::fill::run(&connections, bytes, report).await
+}
+
+async fn replay(
+    mut connections: Connections,
+    messages: u64,
+    lasting: Duration,
+    report: impl FnMut(&Figure),
+) -> anyhow::Result<()> {
+    let StoreConnection::Embedded(embedded) = &mut connections.store else {
+        anyhow::bail!("replay is measured on the embedded engine; `connections.store` is a server");
+    };
+    let folder = move_aside(embedded)?;
+    Box::pin(bench::replay::run(folder.path(), messages, lasting, report)).await
 }
 
 async fn log(

@@ -10,6 +10,7 @@
 //! - [`Query`]: what people type, and what is refused.
 //! - [`Searches`]: the index that a process has open, for whoever answers clients.
 //! - [`walk`]: everything that an index holds, for comparing.
+//! - [`PlainWriter`]: Tantivy without all that, for measuring.
 //!
 //! The index is no authority: who may see a message is for its reader to ask of the store. Of a chat it knows only the
 //! messages, and what they said.
@@ -20,6 +21,7 @@ mod folder;
 mod highlight;
 mod marks;
 mod message;
+mod plain;
 mod query;
 mod schema;
 mod searches;
@@ -37,6 +39,7 @@ use tantivy::directory::error::{LockError, OpenDirectoryError, OpenReadError, Op
 
 pub use ask::{Ask, Cursor, Hit, Page, SearchIndex};
 pub use message::{Left, Message, NotIndexed};
+pub use plain::PlainWriter;
 pub use query::{NotAQuery, Query};
 pub use searches::{Offered, Searches, Unanswered};
 pub use walk::walk;

@@ -25,7 +25,7 @@ pub const MEMORY_PER_THREAD: u64 = 15_000_000;
 /// More do not make one index any faster.
 pub const MOST_THREADS: u32 = 8;
 /// Documents handed to an indexing thread at a time. A small batch stays in one thread, and so becomes one segment.
-const HAND_OVER: usize = 128;
+pub(super) const HAND_OVER: usize = 128;
 /// Merging competes with indexing for the disk; more at a time only makes both slower.
 const MERGES_AT_ONCE: usize = 2;
 
@@ -91,15 +91,7 @@ impl IndexWriter {
     }
 
     fn begin(&self) -> Result<tantivy::IndexWriter, SearchError> {
-        let threads = self.options.threads.clamp(1, MOST_THREADS);
-        let memory = (self.options.memory / u64::from(threads)).max(MEMORY_PER_THREAD);
-        let options = IndexWriterOptions::builder()
-            .num_worker_threads(threads as usize)
-            .memory_budget_per_thread(usize::try_from(memory).unwrap_or(usize::MAX))
-            .num_merge_threads(MERGES_AT_ONCE)
-            .build();
-        let writer = self.index.writer_with_options(options).map_err(|error| self.failed("open", error))?;
-        writer.set_merge_policy(Box::new(LogMergePolicy::default()));
+        let writer = begin(&self.index, self.options).map_err(|error| self.failed("open", error))?;
         // What failed before this may have come as far as the disk: what is compared with must be what is there.
         self.reader.reload().map_err(|error| self.failed("open", error))?;
         Ok(writer)
@@ -185,7 +177,21 @@ enum Standing {
     Known,
 }
 
-fn hand_over(
+/// Tantivy's own writer.
+pub(super) fn begin(index: &Index, options: IndexOptions) -> tantivy::Result<tantivy::IndexWriter> {
+    let threads = options.threads.clamp(1, MOST_THREADS);
+    let memory = (options.memory / u64::from(threads)).max(MEMORY_PER_THREAD);
+    let options = IndexWriterOptions::builder()
+        .num_worker_threads(threads as usize)
+        .memory_budget_per_thread(usize::try_from(memory).unwrap_or(usize::MAX))
+        .num_merge_threads(MERGES_AT_ONCE)
+        .build();
+    let writer = index.writer_with_options(options)?;
+    writer.set_merge_policy(Box::new(LogMergePolicy::default()));
+    Ok(writer)
+}
+
+pub(super) fn hand_over(
     writer: &tantivy::IndexWriter,
     operations: &mut Vec<UserOperation<TantivyDocument>>,
 ) -> tantivy::Result<()> {
