@@ -6,6 +6,7 @@
 //!
 //! - `applied`: which records a stage has taken, so that each counts once.
 //! - [`backends`]: the process's connections, as a stage gets them.
+//! - [`changes`]: changes of a table, as records.
 //! - [`commands`]: how commands come in and are answered.
 //! - [`deliveries`]: frames and whom they are for.
 //! - [`derived`]: where stages keep what they make from history.
@@ -18,12 +19,14 @@
 //! - [`runs`]: sets of sequences.
 //! - `shared`: folders that several runs of a stage work on.
 //! - [`times`]: when a record says that something happened.
+//! - `web`: servers on the web.
 
 use courant_pipeline::StageSpec;
 use courant_pipeline::spec::Registry;
 
 mod applied;
 pub mod backends;
+pub mod changes;
 pub mod commands;
 pub mod deliveries;
 pub mod derived;
@@ -42,11 +45,13 @@ pub mod sources;
 mod testing;
 pub mod times;
 pub mod transforms;
+mod web;
 
 /// Every kind, sources first.
 pub static STAGES: &[&StageSpec] = &[
     &sources::dead_letter_read::SPEC,
     &sources::dynamo_scan::SPEC,
+    &sources::dynamo_stream::SPEC,
     &sources::file::SPEC,
     &sources::generate::SPEC,
     &sources::kafka_consume::SPEC,
@@ -56,6 +61,8 @@ pub static STAGES: &[&StageSpec] = &[
     &sources::ws_ingest::SPEC,
     &transforms::cache_invalidate::SPEC,
     &transforms::account_mutate::SPEC,
+    &transforms::agent::SPEC,
+    &transforms::change_to_event::SPEC,
     &transforms::chat_mutate::SPEC,
     &transforms::dedupe::SPEC,
     &transforms::dynamo_persist::SPEC,

@@ -3,7 +3,7 @@
 //! The runtime counts what every stage does ([`courant_pipeline::metrics`]); here is what only some of them know. Counted
 //! once a batch and not once a message, so that looking a counter up costs nothing that matters.
 
-use courant_connectors::model::ChatId;
+use courant_connectors::model::{ChatId, UserId};
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use rustc_hash::FxHashMap;
 use std::sync::{Mutex, PoisonError};
@@ -25,9 +25,14 @@ pub const STORE_WRITE_UNITS: &str = "courant_persist_write_units_total";
 pub const CHAT_PER_MINUTE: &str = "courant_chat_messages_per_minute";
 pub const WINDOW_LATE: &str = "courant_window_late_records_total";
 pub const WINDOWS_OPEN: &str = "courant_windows_open";
+pub const LETTERS_WAITING: &str = "courant_dead_letters_waiting";
+pub const OLDEST_LETTER: &str = "courant_dead_letter_oldest_seconds";
+pub const AGENT_ANSWERS: &str = "courant_agent_answers_total";
+pub const AGENT_SECONDS: &str = "courant_agent_seconds";
+pub const STREAM_LAG: &str = "courant_stream_lag_seconds";
 
 /// The histograms in seconds, whose buckets are those of the runtime's.
-pub const SECONDS: [&str; 2] = [ALLOCATION_SECONDS, PERSIST_SECONDS];
+pub const SECONDS: [&str; 3] = [ALLOCATION_SECONDS, PERSIST_SECONDS, AGENT_SECONDS];
 /// Bucket bounds for messages per chat and minute. A chat beyond 100 is busy; one beyond 12,000 is more than a partition
 /// of DynamoDB takes.
 pub const PER_MINUTE_BUCKETS: [f64; 8] = [1.0, 10.0, 100.0, 300.0, 1000.0, 3000.0, 12_000.0, 60_000.0];
@@ -55,6 +60,11 @@ pub fn describe() {
     describe_histogram!(CHAT_PER_MINUTE, "messages of one chat in one minute");
     describe_counter!(WINDOW_LATE, "records that came after their windows had closed");
     describe_gauge!(WINDOWS_OPEN, "windows that have not closed yet");
+    describe_gauge!(LETTERS_WAITING, "dead letters that wait in a queue of this process");
+    describe_gauge!(OLDEST_LETTER, "how long the first letter of a queue has waited; zero if none does");
+    describe_counter!(AGENT_ANSWERS, "messages that an agent was to answer, by what came of it");
+    describe_histogram!(AGENT_SECONDS, "time to make one answer of an agent, waiting for its turn included");
+    describe_gauge!(STREAM_LAG, "age of the oldest change of a table that was read and is not done");
 }
 
 /// What is wrong with a chat's counter; a label.
@@ -133,6 +143,44 @@ pub(crate) fn windows(of: &[String; 2], late: usize, open: u64) {
     if late > 0 {
         counter!(WINDOW_LATE, "pipeline" => pipeline, "stage" => stage).increment(late as u64);
     }
+}
+
+/// Of one queue of dead letters.
+pub fn letters(queue: &str, waiting: u64, oldest: Duration) {
+    gauge!(LETTERS_WAITING, "queue" => queue.to_owned()).set(waiting as f64);
+    gauge!(OLDEST_LETTER, "queue" => queue.to_owned()).set(oldest.as_secs_f64());
+}
+
+/// What came of a message that an agent was to answer; a label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answered {
+    /// A model was asked and gave an answer.
+    Now,
+    /// The answer was stored already.
+    Before,
+    /// It will be tried again, or given up.
+    Not,
+    /// It was given up, and the chat hears so.
+    Apologized,
+}
+
+pub(crate) fn agent(agent: &UserId, answered: Answered) {
+    let outcome = match answered {
+        Answered::Now => "answered",
+        Answered::Before => "answered-before",
+        Answered::Not => "failed",
+        Answered::Apologized => "apologized",
+    };
+    counter!(AGENT_ANSWERS, "agent" => agent.to_string(), "outcome" => outcome).increment(1);
+}
+
+pub(crate) fn agent_took(agent: &UserId, since: Instant) {
+    histogram!(AGENT_SECONDS, "agent" => agent.to_string()).record(since.elapsed().as_secs_f64());
+}
+
+/// How far a pipeline is behind the table that it follows.
+pub(crate) fn stream_lag(pipeline: &str, lag: Duration) {
+    gauge!(STREAM_LAG, "pipeline" => pipeline.to_owned()).set(lag.as_secs_f64());
 }
 
 const MINUTE: Duration = Duration::from_secs(60);

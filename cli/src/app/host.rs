@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use courant_connectors::connections::{Connected, Connections};
+use courant_connectors::files::FileError;
 use courant_connectors::search::Searches;
 use courant_edge::EdgeConfig;
 use courant_pipeline::config::Loaded;
 use courant_pipeline::intake::Intake;
 use courant_pipeline::runtime::Host;
-use courant_pipeline::{Services, metrics};
+use courant_pipeline::{Services, clock, metrics};
 use courant_stages::derived::{DerivedHome, OpenTables};
 use courant_stages::host::{DeadLetterStore, PositionFiles};
 use courant_stages::metrics as stage_metrics;
@@ -92,6 +93,30 @@ pub(super) async fn upkeep(handle: PrometheusHandle) {
         every.tick().await;
         handle.run_upkeep();
     }
+}
+
+/// Between two looks at the dead letters: soon enough for an alert, rare enough for queues that are long.
+const LETTERS_EVERY: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// Tells how many dead letters wait, and for how long.
+pub(super) async fn watch_letters(store: Arc<DeadLetterStore>) {
+    let mut every = tokio::time::interval(LETTERS_EVERY);
+    loop {
+        every.tick().await;
+        if let Err(error) = count_letters(&store).await {
+            tracing::warn!(%error, "cannot count the dead letters");
+        }
+    }
+}
+
+async fn count_letters(store: &DeadLetterStore) -> Result<(), FileError> {
+    for depth in store.journal().queues().await? {
+        let first = store.journal().list(Some(&depth.queue), 1).await?;
+        let waited = first.first().map(|first| clock::unix_millis().saturating_sub(first.letter.failed_at));
+        let waited = std::time::Duration::from_millis(waited.unwrap_or(0));
+        stage_metrics::letters(&depth.queue, depth.pending, waited);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
