@@ -70,7 +70,7 @@ pub type WorkLine = Result<serde_json::Value, String>;
 /// Something the pipelines depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Component {
-    /// As in `[connections]`: `store`, `log`, `live`.
+    /// As in `[connections]`: `store`, `log`, `live`; `relay` for those who carry out commands of a gateway.
     pub name: String,
     pub status: ComponentStatus,
     /// Why it is down, or what it is.

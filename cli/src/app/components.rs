@@ -1,4 +1,4 @@
-//! Whether store, log and live state answer, for `/health`.
+//! Whether store, log and live state answer, and whether a gateway reaches those who carry out commands, for `/health`.
 //!
 //! They are asked every few seconds by a task, and health is told from the last answers: a probe that hangs does not
 //! hang whoever asks for health, and a thousand who ask cost no more than one.
@@ -11,6 +11,7 @@ use courant_connectors::log::Topic;
 use courant_connectors::model::UserId;
 use courant_connectors::model::tables::users;
 use courant_connectors::model::topics::messages_persisted;
+use courant_edge::relay::Relay;
 use courant_edge::{Component, ComponentStatus};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -19,14 +20,18 @@ const ASK_EVERY: Duration = Duration::from_secs(2);
 /// What takes longer is as good as down: clients wait for a few seconds at the most.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// What was found at the last look; nothing for a process without connections.
 #[derive(Clone)]
-pub(super) struct Components(Option<watch::Receiver<Vec<Component>>>);
+pub(super) struct Components {
+    /// What was found at the last look; nothing for a process without connections.
+    connections: Option<watch::Receiver<Vec<Component>>>,
+    /// Knows by itself; none for a process that carries out everything itself.
+    relay: Option<Relay>,
+}
 
 impl Components {
     /// Looks once, and then again and again until the last clone is gone.
-    pub(super) async fn watch(connected: Option<Arc<Connected>>) -> Self {
-        let Some(connected) = connected else { return Self(None) };
+    pub(super) async fn watch(connected: Option<Arc<Connected>>, relay: Option<Relay>) -> Self {
+        let Some(connected) = connected else { return Self { connections: None, relay } };
         let (found, seen) = watch::channel(look(&connected).await);
         tokio::spawn(async move {
             let mut every = interval(ASK_EVERY);
@@ -39,11 +44,20 @@ impl Components {
                 found.send_replace(look(&connected).await);
             }
         });
-        Self(Some(seen))
+        Self { connections: Some(seen), relay }
     }
 
     pub(super) fn now(&self) -> Vec<Component> {
-        self.0.as_ref().map(|seen| seen.borrow().clone()).unwrap_or_default()
+        let mut found = self.connections.as_ref().map(|seen| seen.borrow().clone()).unwrap_or_default();
+        found.extend(self.relay.as_ref().map(|relay| {
+            told(
+                "relay",
+                relay
+                    .unreached()
+                    .map(|all| format!("cannot reach any process that carries out commands: {all}")),
+            )
+        }));
+        found
     }
 }
 
@@ -68,6 +82,10 @@ async fn component<E: std::fmt::Display>(
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some(format!("no answer within {ANSWER_WITHIN:?}")),
     };
+    told(name, wrong)
+}
+
+fn told(name: &str, wrong: Option<String>) -> Component {
     let status = if wrong.is_none() { ComponentStatus::Up } else { ComponentStatus::Down };
     Component { name: name.to_owned(), status, detail: wrong }
 }
@@ -75,6 +93,7 @@ async fn component<E: std::fmt::Display>(
 #[cfg(test)]
 mod tests {
     use courant_connectors::connections::{Connections, EmbeddedConnection, LogConnection, StoreConnection};
+    use courant_edge::relay::RelayConfig;
 
     use super::*;
 
@@ -88,7 +107,7 @@ mod tests {
             ..Connections::default()
         };
         let connected = Arc::new(connections.open().await.unwrap());
-        let components = Components::watch(Some(Arc::clone(&connected))).await;
+        let components = Components::watch(Some(Arc::clone(&connected)), None).await;
         let found = components.now();
         assert_eq!(
             found.iter().map(|component| &*component.name).collect::<Vec<_>>(),
@@ -96,7 +115,21 @@ mod tests {
         );
         assert!(found.iter().all(|component| component.status == ComponentStatus::Up), "{found:?}");
         connected.close().await;
-        assert!(Components::watch(None).await.now().is_empty(), "nothing is used, nothing is down");
+        assert!(Components::watch(None, None).await.now().is_empty(), "nothing is used, nothing is down");
+    }
+
+    #[tokio::test]
+    async fn a_gateway_that_reaches_nobody_says_whom() {
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(secret.path(), "a secret that is long enough").unwrap();
+        let relay = RelayConfig {
+            to: vec!["127.0.0.1:1".to_owned()],
+            secret_file: Some(secret.path().to_owned()),
+            ..RelayConfig::default()
+        };
+        let found = Components::watch(None, Relay::start(&relay).unwrap()).await.now();
+        assert_eq!((&*found[0].name, found[0].status), ("relay", ComponentStatus::Down));
+        assert!(found[0].detail.as_ref().unwrap().ends_with("127.0.0.1:1"), "{found:?}");
     }
 
     #[tokio::test(start_paused = true)]

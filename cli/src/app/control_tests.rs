@@ -25,7 +25,7 @@ async fn app(folder: &Path, only: &[&str]) -> App {
     let runtime = Runtime::new(open_folder(&config).await.unwrap());
     let metrics = PrometheusBuilder::new().build_recorder().handle();
     let only = only.iter().map(|name| (*name).to_owned()).collect();
-    let app = App::new(file, only, runtime, metrics, Components::watch(None).await, &loaded);
+    let app = App::new(file, only, runtime, metrics, Components::watch(None, None).await, &loaded);
     app.start(loaded).await;
     app
 }

@@ -16,6 +16,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::bail;
+use courant_edge::EdgeConfig;
+use courant_edge::relay::Relay;
 use courant_pipeline::config::Loaded;
 use courant_pipeline::runtime::Runtime;
 use futures::future::OptionFuture;
@@ -45,10 +47,15 @@ pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::R
     DataFolder::create(&config.data_dir)?;
     let bound = Bound::bind(&loaded, options.without_edge).await?;
     let runtime = Runtime::new(open_host(&loaded).await?);
-    let components = Components::watch(runtime.host().services.get()).await;
+    if let Some(letters) = runtime.host().services.get() {
+        tokio::spawn(host::watch_letters(letters));
+    }
+    let relay =
+        if options.without_edge { None } else { Relay::start(&loaded.section::<EdgeConfig>("edge").relay)? };
+    let components = Components::watch(runtime.host().services.get(), relay.clone()).await;
     let until_finished = options.until_finished;
     let app = Arc::new(App::new(file, options.only, runtime, metrics, components, &loaded));
-    let mut servers = bound.serve(&app, &loaded).await?;
+    let mut servers = bound.serve(&app, &loaded, relay).await?;
     let mut stop_signals = StopSignals::listen()?;
     app.start(loaded).await;
     serve(&app, config, until_finished, &mut stop_signals).await?;

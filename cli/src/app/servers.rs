@@ -42,19 +42,24 @@ impl Bound {
         Ok(Self { admin, http })
     }
 
-    /// Begins to answer.
-    pub(super) async fn serve(self, app: &Arc<App>, loaded: &Loaded) -> anyhow::Result<Servers> {
+    /// Begins to answer. What no pipeline here carries out goes by the relay.
+    pub(super) async fn serve(
+        self,
+        app: &Arc<App>,
+        loaded: &Loaded,
+        relay: Option<Relay>,
+    ) -> anyhow::Result<Servers> {
         let services = &app.runtime().host().services;
         let mut servers = Servers { clients: None, stop: CancellationToken::new(), tasks: JoinSet::new() };
         servers.tasks.spawn(self.admin.run(Arc::clone(app) as _, servers.stop.clone()));
         if let Some(intake) = services.get::<Intake>() {
-            let relay = loaded.section::<EdgeConfig>("edge").relay;
-            if let Some(relay) = RelayServer::bind(&relay, (*intake).clone()).await? {
-                servers.tasks.spawn(relay.run(servers.stop.clone()));
+            let config = loaded.section::<EdgeConfig>("edge").relay;
+            if let Some(listening) = RelayServer::bind(&config, (*intake).clone()).await? {
+                servers.tasks.spawn(listening.run(servers.stop.clone()));
             }
         }
         if let Some(http) = self.http {
-            let routes = match open_gateway(loaded, services)? {
+            let routes = match open_gateway(loaded, services, relay)? {
                 Some((gateway, routes)) => {
                     servers.clients = Some(Clients::start(gateway));
                     Some(routes)
@@ -69,12 +74,15 @@ impl Bound {
 }
 
 /// The client protocol; none in a process without connections, which has nothing to answer from.
-fn open_gateway(loaded: &Loaded, services: &Services) -> anyhow::Result<Option<(Gateway, Routes)>> {
+fn open_gateway(
+    loaded: &Loaded,
+    services: &Services,
+    relay: Option<Relay>,
+) -> anyhow::Result<Option<(Gateway, Routes)>> {
     let (Some(connected), Some(intake)) = (services.get::<Connected>(), services.get::<Intake>()) else {
         return Ok(None);
     };
     let edge: EdgeConfig = loaded.section("edge");
-    let relay = Relay::start(&edge.relay)?;
     let backing = Backing {
         store: Arc::clone(&connected.store) as _,
         live: Arc::clone(&connected.live),

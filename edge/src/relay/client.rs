@@ -1,6 +1,7 @@
 //! The gateway's side: hands commands to processes that carry them out.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,7 +25,33 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The processes that carry out what this one does not. Clones share the connections; they end with the last one.
 #[derive(Clone)]
-pub struct Relay(Arc<[mpsc::Sender<Handed>]>);
+pub struct Relay(Arc<[Link]>);
+
+/// One of them.
+struct Link {
+    address: String,
+    /// Whether there is a connection. It may be breaking just now: that only costs a retry.
+    reached: Arc<AtomicBool>,
+    handed: mpsc::Sender<Handed>,
+}
+
+impl Link {
+    fn start(address: &str, secret: &Arc<str>) -> Self {
+        let (sender, handed) = mpsc::channel(WAITING); // full: whoever sends waits
+        let reached = Arc::new(AtomicBool::new(false));
+        let connection = Connection {
+            address: address.to_owned(),
+            secret: Arc::clone(secret),
+            reached: Arc::clone(&reached),
+        };
+        tokio::spawn(connection.keep(handed));
+        Self { address: address.to_owned(), reached, handed: sender }
+    }
+
+    fn is_reached(&self) -> bool {
+        self.reached.load(Ordering::Relaxed)
+    }
+}
 
 struct Handed {
     door: &'static str,
@@ -40,25 +67,35 @@ impl Relay {
             return Ok(None);
         }
         let secret = config.secret()?;
-        let start = |address: &String| {
-            let (sender, handed) = mpsc::channel(WAITING); // full: whoever sends waits
-            tokio::spawn(keep_connected(address.clone(), Arc::clone(&secret), handed));
-            sender
-        };
-        let all: Vec<_> = config.to.iter().map(start).collect();
+        let all: Vec<_> = config.to.iter().map(|address| Link::start(address, &secret)).collect();
         Ok(Some(Self(all.into())))
+    }
+
+    /// Those that cannot be reached now, if that is all of them. One that can be does the work of the others.
+    pub fn unreached(&self) -> Option<String> {
+        if self.0.iter().any(Link::is_reached) {
+            return None;
+        }
+        Some(self.0.iter().map(|link| &*link.address).collect::<Vec<_>>().join(", "))
     }
 
     /// Hands a command over. The reply is given up if the connection ends first.
     pub async fn send(&self, door: &'static str, command: &str, record: Record) -> oneshot::Receiver<Reply> {
         let (reply, answer) = oneshot::channel();
-        let mut hasher = FxHasher::default();
-        hasher.write(record.key.as_ref().map_or("", |key| key.as_str()).as_bytes());
-        let at = usize::try_from(hasher.finish() % self.0.len() as u64).unwrap_or_default();
+        let link = self.link_for(record.key.as_ref().map_or("", |key| key.as_str()));
         let handed = Handed { door, command: command.to_owned(), record, reply };
         // The task ends only with the last sender, so somebody takes it; if not, dropping it is the answer.
-        let _ = self.0[at].send(handed).await;
+        let _ = link.handed.send(handed).await;
         answer
+    }
+
+    /// The same for the same key, as long as it can be reached; the next one otherwise.
+    fn link_for(&self, key: &str) -> &Link {
+        let mut hasher = FxHasher::default();
+        hasher.write(key.as_bytes());
+        let first = usize::try_from(hasher.finish() % self.0.len() as u64).unwrap_or_default();
+        let (before, from) = self.0.split_at(first);
+        from.iter().chain(before).find(|link| link.is_reached()).unwrap_or(&from[0])
     }
 }
 
@@ -76,44 +113,65 @@ impl UnderWay {
     }
 }
 
-async fn keep_connected(address: String, secret: Arc<str>, mut handed: mpsc::Receiver<Handed>) {
-    let mut pause = FIRST_PAUSE;
-    loop {
-        match connect(&address, &secret).await {
-            Ok((reading, writing)) => {
-                tracing::info!(address, "connected to the process that carries out commands");
-                pause = FIRST_PAUSE;
-                let under_way = UnderWay::default();
-                let answers = tokio::spawn(answer(reading, under_way.clone()));
-                let abort = answers.abort_handle();
-                let ended = tokio::select! {
-                    ended = hand_over(writing, &mut handed, &under_way) => ended,
-                    ended = answers => Ended::Broken(ended.map_err(io::Error::other).and_then(|read| read).err()),
-                };
-                abort.abort();
-                match ended {
-                    Ended::NobodyLeft => return,
-                    Ended::Broken(error) => {
-                        let error =
-                            error.map_or_else(|| "it was closed".to_owned(), |error| error.to_string());
-                        tracing::warn!(address, error, "the connection for commands broke");
+/// What keeps one process reached.
+struct Connection {
+    address: String,
+    secret: Arc<str>,
+    reached: Arc<AtomicBool>,
+}
+
+impl Connection {
+    async fn keep(self, mut handed: mpsc::Receiver<Handed>) {
+        let (address, mut pause) = (&*self.address, FIRST_PAUSE);
+        loop {
+            match connect(address, &self.secret).await {
+                Ok((reading, writing)) => {
+                    tracing::info!(address, "connected to the process that carries out commands");
+                    self.reached.store(true, Ordering::Relaxed);
+                    pause = FIRST_PAUSE;
+                    let ended = use_up(reading, writing, &mut handed).await;
+                    self.reached.store(false, Ordering::Relaxed);
+                    match ended {
+                        Ended::NobodyLeft => return,
+                        Ended::Broken(error) => {
+                            let error =
+                                error.map_or_else(|| "it was closed".to_owned(), |error| error.to_string());
+                            tracing::warn!(address, error, "the connection for commands broke");
+                        }
                     }
                 }
+                Err(error) => {
+                    tracing::warn!(address, %error, "cannot reach the process that carries out commands");
+                }
             }
-            Err(error) => {
-                tracing::warn!(address, %error, "cannot reach the process that carries out commands");
+            // What waited here was asked while nobody could do it: the clients are told so instead of being left waiting.
+            while let Ok(waiting) = handed.try_recv() {
+                drop(waiting);
             }
+            if handed.is_closed() {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        // What waited here was asked while nobody could do it: the clients are told so instead of being left waiting.
-        while let Ok(waiting) = handed.try_recv() {
-            drop(waiting);
-        }
-        if handed.is_closed() {
-            return;
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// Hands commands over and answers back until the connection breaks or nobody is left who asks.
+async fn use_up(
+    reading: BufReader<OwnedReadHalf>,
+    writing: OwnedWriteHalf,
+    handed: &mut mpsc::Receiver<Handed>,
+) -> Ended {
+    let under_way = UnderWay::default();
+    let answers = tokio::spawn(answer(reading, under_way.clone()));
+    let abort = answers.abort_handle();
+    let ended = tokio::select! {
+        ended = hand_over(writing, handed, &under_way) => ended,
+        ended = answers => Ended::Broken(ended.map_err(io::Error::other).and_then(|read| read).err()),
+    };
+    abort.abort();
+    ended
 }
 
 /// Why a connection is not used any more.

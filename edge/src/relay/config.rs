@@ -16,7 +16,7 @@ pub struct RelayConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
     /// Hand commands that no pipeline of this process serves to these, such as `["ingest-1:7400", "ingest-2:7400"]`. Those
-    /// of one chat go to the same.
+    /// of one chat go to the same, while it can be reached.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
     /// The environment variable that holds what both sides must know.

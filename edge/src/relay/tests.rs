@@ -100,6 +100,34 @@ async fn garbage_ends_the_connection_and_nothing_else() {
     assert!(timeout(Duration::from_millis(100), waiting).await.is_err(), "it was taken, and waits");
 }
 
+/// One that cannot be reached costs nothing but its share of the work; none is told of.
+#[tokio::test]
+async fn one_that_is_reached_does_the_work_of_the_others() {
+    let intake = Intake::default();
+    let mut requests = intake.serve(WEBSOCKET, &["ack".to_owned()]).await.unwrap();
+    let (address, stop) = serving(&intake, RIGHT).await;
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let relay = Relay::start(&config(None, &[nobody.clone(), address.clone()], RIGHT)).unwrap().unwrap();
+    assert_eq!(relay.unreached(), Some(format!("{nobody}, {address}")), "none yet");
+    until(|| relay.unreached().is_none()).await;
+    for chat in 0..20 {
+        let asked = Record::new(Payload::from_static("{}")).with_key(format!("chat_{chat}"));
+        let _answer = relay.send(WEBSOCKET, "ack", asked).await;
+        assert_eq!(timeout(LIMIT, requests.next(1)).await.unwrap().len(), 1, "chat {chat}");
+    }
+    stop.cancel();
+    until(|| relay.unreached().is_some()).await;
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    let holds = async {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, holds).await.unwrap();
+}
+
 /// A process that goes away answers nobody, and its clients are told to try again; the one after it serves them.
 #[tokio::test]
 async fn a_broken_connection_gives_up_what_was_under_way_and_comes_back() {
