@@ -19,6 +19,11 @@ pub trait Native: Any + Send + Sync {
     fn from_json(text: &[u8]) -> Result<Self, DecodeError>
     where
         Self: Sized;
+
+    /// Roughly what it weighs, for batch limits. One that holds much elsewhere says so.
+    fn weight(&self) -> usize {
+        size_of_val(self)
+    }
 }
 
 /// The payload is not what the stage takes.
@@ -73,11 +78,11 @@ impl Payload {
         }
     }
 
-    /// Roughly what it weighs, for batch limits; a decoded value counts as its Rust size only.
+    /// Roughly what it weighs, for batch limits.
     pub fn weight(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
-            Self::Value(value) => size_of_val(value.as_ref()),
+            Self::Value(value) => value.weight(),
         }
     }
 }

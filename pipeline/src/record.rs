@@ -109,6 +109,13 @@ impl Record {
         self
     }
 
+    /// Like [`with_key`](Self::with_key), for several records of one key.
+    #[must_use]
+    pub fn with_shared_key(mut self, key: &Key) -> Self {
+        self.key = Some(key.clone());
+        self
+    }
+
     /// Another record with the same key and headers, for [`Slot::replace`](crate::Slot::replace).
     #[must_use]
     pub fn derive(&self, payload: impl Into<Payload>) -> Self {

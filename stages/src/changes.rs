@@ -39,7 +39,7 @@ pub enum ChangeKind {
 impl TableChange {
     pub fn partition_key(key: &Key) -> String {
         match &key.partition.1 {
-            Value::Text(text) => text.clone(),
+            Value::Text(text) => text.to_string(),
             other => to_json(other).to_string(),
         }
     }
@@ -120,9 +120,9 @@ fn from_json(value: Json) -> Value {
         Json::Bool(bool) => Value::Bool(bool),
         Json::Number(number) => {
             let text = number.to_string();
-            text.parse::<Number>().map_or(Value::Text(text), Value::Number)
+            text.parse::<Number>().map_or_else(|_| Value::from(&*text), Value::Number)
         }
-        Json::String(text) => Value::Text(text),
+        Json::String(text) => Value::from(text),
         Json::Array(values) => Value::List(values.into_iter().map(from_json).collect()),
         Json::Object(values) => {
             Value::Map(values.into_iter().map(|(name, value)| (name, from_json(value))).collect())

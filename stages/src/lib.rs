@@ -18,6 +18,7 @@
 //! - [`rate`]: records per second as people write them.
 //! - [`runs`]: sets of sequences.
 //! - `shared`: folders that several runs of a stage work on.
+//! - [`stored_event`]: the event of a message that was read from the store.
 //! - [`times`]: when a record says that something happened.
 //! - `web`: servers on the web.
 
@@ -41,6 +42,7 @@ pub mod runs;
 mod shared;
 pub mod sinks;
 pub mod sources;
+pub mod stored_event;
 #[cfg(test)]
 mod testing;
 pub mod times;

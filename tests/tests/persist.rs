@@ -71,8 +71,8 @@ fn send(chat: &ChatId, sender: &UserId, number: usize) -> Record {
         chat_id: chat.clone(),
         sender_id: sender.clone(),
         client_message_id: format!("c-{number}").into(),
-        content: format!("message {number}"),
-        content_type: "text/plain".to_owned(),
+        content: format!("message {number}").into(),
+        content_type: "text/plain".into(),
     }))
 }
 
@@ -124,11 +124,11 @@ async fn copies_meet(connected: Connected) {
         let stored = messages::after(&*connected.store, chat, 0, limit).await.unwrap().items;
         let sent_here = || (0..MESSAGES).filter(|number| number % CHATS == at);
         let contents: BTreeSet<_> = stored.iter().map(|message| message.content.clone()).collect();
-        assert_eq!(contents, sent_here().map(|number| format!("message {number}")).collect());
+        assert_eq!(contents, sent_here().map(|number| format!("message {number}").into()).collect());
         assert_eq!(stored.len(), contents.len(), "each is stored once");
         let by_content: BTreeMap<_, _> = stored.iter().map(|m| (m.content.clone(), m)).collect();
         for number in sent_here() {
-            let message = by_content[&format!("message {number}")];
+            let message = by_content[format!("message {number}").as_str()];
             let told: Vec<_> = answers.iter().map(|answers| &answers[number]).collect();
             assert!(told.iter().all(|sent| sent.sequence == message.sequence), "{told:?}");
             assert!(told.iter().all(|sent| sent.message_id == message.message_id), "{told:?}");

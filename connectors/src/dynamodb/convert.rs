@@ -15,7 +15,7 @@ pub(super) type Attributes = HashMap<String, AttributeValue>;
 
 pub(super) fn to_attribute(value: Value) -> AttributeValue {
     match value {
-        Value::Text(text) => AttributeValue::S(text),
+        Value::Text(text) => AttributeValue::S(text.into()),
         Value::Number(number) => AttributeValue::N(number.to_string()),
         Value::Bytes(bytes) => AttributeValue::B(Blob::new(bytes)),
         Value::Bool(bool) => AttributeValue::Bool(bool),
@@ -50,7 +50,7 @@ macro_rules! reading {
             };
             let bytes = |blob: $sdk::primitives::Blob| bytes::Bytes::from(blob.into_inner());
             Ok(match attribute {
-                A::S(text) => Value::Text(text),
+                A::S(text) => Value::from(text),
                 A::N(text) => Value::Number(number(text)?),
                 A::B(blob) => Value::Bytes(bytes(blob)),
                 A::Bool(bool) => Value::Bool(bool),
@@ -107,7 +107,7 @@ mod tests {
     fn any_value() -> impl Strategy<Value = Value> {
         let bytes = || proptest::collection::vec(any::<u8>(), 0..8).prop_map(Bytes::from);
         let leaf = prop_oneof![
-            any::<String>().prop_map(Value::Text),
+            any::<String>().prop_map(Value::from),
             any_number().prop_map(Value::Number),
             bytes().prop_map(Value::Bytes),
             any::<bool>().prop_map(Value::Bool),

@@ -15,6 +15,7 @@ use super::tables::chat_memberships::{Membership, Role};
 use super::tables::chats::{Chat, ChatType};
 use super::tables::users::User;
 use super::{ChatId, ClientMessageId, DeviceId, MessageId, SessionId, Timestamp, UserId};
+use crate::store::Text;
 
 /// Where sockets hand in their commands.
 pub const WEBSOCKET: &str = "ws";
@@ -107,8 +108,8 @@ pub struct SendMessage {
     pub chat_id: ChatId,
     pub sender_id: UserId,
     pub client_message_id: ClientMessageId,
-    pub content: String,
-    pub content_type: String,
+    pub content: Text,
+    pub content_type: Text,
 }
 
 /// Everything up to this sequence has arrived at a client of the user.
@@ -411,8 +412,8 @@ mod tests {
             chat_id: "chat_1".into(),
             sender_id: "user_1".into(),
             client_message_id: "c-1".into(),
-            content: "hello".to_owned(),
-            content_type: "text/plain".to_owned(),
+            content: "hello".into(),
+            content_type: "text/plain".into(),
         });
         let json = serde_json::to_value(&command).unwrap();
         assert_eq!(

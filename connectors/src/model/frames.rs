@@ -21,6 +21,7 @@ use super::tables::chat_memberships::Role;
 use super::tables::chats::ChatType;
 use super::topics::memberships_changed::ChangeType;
 use super::{ChatId, MessageId, SessionId, Timestamp, UserId};
+use crate::store::Text;
 
 /// A frame that a client gets without having asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,8 +40,10 @@ pub struct MessageFrame {
     pub chat_id: ChatId,
     pub sequence: u64,
     pub sender_id: UserId,
-    pub content: String,
-    pub content_type: String,
+    #[schemars(with = "String")]
+    pub content: Text,
+    #[schemars(with = "String")]
+    pub content_type: Text,
     pub created_at: Timestamp,
     /// Of the message before this one; a client that has not seen it asks for what it missed.
     pub previous_sequence: u64,
@@ -125,8 +128,8 @@ mod tests {
             chat_id: "chat_1".into(),
             sequence: 7,
             sender_id: "user_1".into(),
-            content: "hello".to_owned(),
-            content_type: "text/plain".to_owned(),
+            content: "hello".into(),
+            content_type: "text/plain".into(),
             created_at: Timestamp::from_unix_millis(1_769_783_400_000),
             previous_sequence: 6,
         });

@@ -6,6 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::store::Text;
+
 macro_rules! ids {
     ($($(#[$doc:meta])* $id:ident;)*) => { $(
         $(#[$doc])*
@@ -25,6 +27,12 @@ macro_rules! ids {
             }
         }
 
+        impl From<Text> for $id {
+            fn from(id: Text) -> Self {
+                Self(id)
+            }
+        }
+
         impl From<String> for $id {
             fn from(id: String) -> Self {
                 Self(id.into())
@@ -33,7 +41,7 @@ macro_rules! ids {
 
         impl From<&$id> for crate::store::Value {
             fn from(id: &$id) -> Self {
-                Self::Text(id.0.to_string())
+                Self::Text(id.0.clone())
             }
         }
 

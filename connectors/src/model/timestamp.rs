@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use smol_str::ToSmolStr as _;
 
 use crate::store::Value;
 
@@ -57,7 +58,7 @@ impl From<Timestamp> for SystemTime {
 
 impl From<Timestamp> for Value {
     fn from(timestamp: Timestamp) -> Self {
-        Self::Text(timestamp.to_string())
+        Self::Text(timestamp.to_smolstr())
     }
 }
 

@@ -62,6 +62,25 @@ struct TypeOnly<'a> {
 const MESSAGE: &str = PersistedMessage::EVENT_TYPE;
 
 impl<'a> Message<'a> {
+    /// The message that an event tells of which was read already.
+    pub fn of(told: &'a PersistedMessage) -> Result<Self, NotIndexed> {
+        let message = Self {
+            message_id: told.message_id.as_str().into(),
+            chat_id: told.chat_id.as_str().into(),
+            sequence: told.sequence,
+            sender_id: told.sender_id.as_str().into(),
+            content: told.content.as_str().into(),
+            content_type: told.content_type.as_str().into(),
+            created_at: told.created_at,
+            version: 0,
+        };
+        message.if_text()
+    }
+
+    fn if_text(self) -> Result<Self, NotIndexed> {
+        if self.is_text() { Ok(self) } else { Err(NotIndexed::Left(Left::NotText)) }
+    }
+
     /// The message that an event of the log tells of.
     pub fn of_event(event: &'a [u8]) -> Result<Self, NotIndexed> {
         // Looked through for what is not UTF-8 once, and not text by text.
@@ -70,9 +89,7 @@ impl<'a> Message<'a> {
             Err(_) => serde_json::from_slice(event),
         };
         let source = match read {
-            Ok(Event { event_type, payload }) if event_type == MESSAGE => {
-                return if payload.is_text() { Ok(payload) } else { Err(NotIndexed::Left(Left::NotText)) };
-            }
+            Ok(Event { event_type, payload }) if event_type == MESSAGE => return payload.if_text(),
             Ok(_) => return Err(NotIndexed::Left(Left::NoMessage)),
             Err(source) => source,
         };

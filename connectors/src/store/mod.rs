@@ -32,7 +32,7 @@ pub use request::{
 };
 pub use schema::{Capacity, IndexSchema, KeyAttribute, KeyKind, Projection, Stream, TableSchema};
 pub use update::{Action, Update};
-pub use value::{Item, Name, Value};
+pub use value::{Item, Name, Text, Value};
 
 /// DynamoDB's limits, which hold for every store so that what works on one works on all.
 pub const MAX_ITEM_BYTES: usize = 400 * 1024;

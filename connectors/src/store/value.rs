@@ -13,9 +13,12 @@ use super::number::Number;
 /// An attribute, table or index name. Short ones, and those known at compile time, take no allocation.
 pub type Name = SmolStr;
 
+/// A text that is written once. Copies share it, from a record through its item to the disk and back.
+pub type Text = SmolStr;
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Value {
-    Text(String),
+    Text(Text),
     Number(Number),
     Bytes(Bytes),
     Bool(bool),
@@ -100,13 +103,19 @@ impl Value {
 
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
+        Self::Text(text.into())
     }
 }
 
 impl From<String> for Value {
     fn from(text: String) -> Self {
-        Self::Text(text)
+        Self::Text(text.into())
+    }
+}
+
+impl From<&Text> for Value {
+    fn from(text: &Text) -> Self {
+        Self::Text(text.clone())
     }
 }
 

@@ -130,7 +130,7 @@ impl From<Message> for EventView {
             message_id: message.message_id,
             role: Author::of(&message.sender_id),
             sender_id: message.sender_id,
-            content: message.content,
+            content: message.content.into(),
             content_type: Format::of(&message.content_type),
             created_at_iso: message.created_at,
             metadata: Metadata { sequence: message.sequence },
@@ -163,8 +163,8 @@ async fn send(ask: Ask<Caller, ChatId, NewEvent>) -> Result<Once<EventView>, Ref
         chat_id: ask.path,
         sender_id: ask.who.user_id,
         client_message_id,
-        content,
-        content_type: content_type.media_type().to_owned(),
+        content: content.into(),
+        content_type: content_type.media_type().into(),
     };
     match command(&ask.api, Command::SendMessage(message.clone())).await? {
         Answer::Sent(sent) => {

@@ -88,8 +88,8 @@ impl From<Message> for MessageView {
             chat_id: message.chat_id,
             sequence: message.sequence,
             sender_id: message.sender_id,
-            content: message.content,
-            content_type: message.content_type,
+            content: message.content.into(),
+            content_type: message.content_type.into(),
             created_at: message.created_at,
         }
     }
@@ -110,7 +110,13 @@ async fn send(ask: Ask<Caller, ChatId, Send>) -> Result<Sent, Refusal> {
     check_content(&content)?;
     check_content_type(&content_type)?;
     let (chat_id, sender_id) = (ask.path, ask.who.user_id);
-    let message = SendMessage { chat_id, sender_id, client_message_id, content, content_type };
+    let message = SendMessage {
+        chat_id,
+        sender_id,
+        client_message_id,
+        content: content.into(),
+        content_type: content_type.into(),
+    };
     match command(&ask.api, Command::SendMessage(message)).await? {
         Answer::Sent(sent) => Ok(sent),
         other => Err(unexpected(&other)),

@@ -10,6 +10,7 @@ use std::fmt;
 use bytes::Bytes;
 use courant_connectors::model::commands::{Code, Refusal};
 use courant_connectors::model::{ChatId, ClientMessageId};
+use courant_connectors::store::Text;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
@@ -165,8 +166,8 @@ pub(super) enum Request {
 pub(super) struct Send {
     pub(super) client_message_id: ClientMessageId,
     pub(super) chat_id: ChatId,
-    pub(super) content: String,
-    pub(super) content_type: String,
+    pub(super) content: Text,
+    pub(super) content_type: Text,
 }
 
 impl Request {
@@ -257,8 +258,8 @@ impl SendMessage<'_> {
             1..=MAX_CONTENT => Ok(Request::Send(Send {
                 client_message_id: (&*self.client_message_id).into(),
                 chat_id,
-                content_type: content_type.to_owned(),
-                content: self.content.into_owned(),
+                content_type: content_type.into(),
+                content: self.content.into(),
             })),
             length => {
                 let message = format!("content has {length} bytes; up to {MAX_CONTENT} are allowed");
@@ -292,8 +293,8 @@ mod tests {
         let expected = Request::Send(Send {
             client_message_id: "c-1".into(),
             chat_id: "chat_1".into(),
-            content: "a \"b\"\u{e9}".to_owned(),
-            content_type: "text/plain".to_owned(),
+            content: "a \"b\"\u{e9}".into(),
+            content_type: "text/plain".into(),
         });
         let fields = r#""client_message_id":"c-1","chat_id":"chat_1","content":"a \"b\"\u00e9""#;
         assert_eq!(parsed(&format!(r#"{{"type":"send_message",{fields}}}"#)), expected);

@@ -161,8 +161,8 @@ pub(crate) fn message(chat: &str, sequence: u64) -> NewRecord {
             chat_id: chat.into(),
             sequence,
             sender_id: "user_1".into(),
-            content: "hello".to_owned(),
-            content_type: "text/plain".to_owned(),
+            content: "hello".into(),
+            content_type: "text/plain".into(),
             created_at: time(),
         },
     };

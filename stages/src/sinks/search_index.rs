@@ -13,7 +13,6 @@ use std::num::{NonZero, NonZeroU16, NonZeroU32};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use courant_connectors::search::{
     IndexOptions, IndexWriter, Left, MEMORY_PER_THREAD, MOST_THREADS, Message, NotIndexed, Offered,
     SearchError, Searches,
@@ -24,12 +23,13 @@ use courant_pipeline::spec::{
     BuildContext, Built, Effect, Preferences, Problem, StageConfig, StageSpec, Takes,
 };
 use courant_pipeline::units::{Size, Span};
-use courant_pipeline::{Batch, Class, Record, Stage, StageError};
+use courant_pipeline::{Batch, Class, Payload, Record, Stage, StageError};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::commands::EVENT;
 use crate::derived::StageFolder;
+use crate::stored_event::StoredEvent;
 
 pub static SPEC: StageSpec = StageSpec::sink::<Config>("search-index", Takes::Only(&[EVENT]))
     .effect(Effect::IdempotentWrite)
@@ -128,10 +128,10 @@ impl Stage for SearchIndex {
     }
 
     async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
-        let texts: Vec<Bytes> = batch.records().map(|record| record.payload.to_json()).collect();
+        let told: Vec<Payload> = batch.records().map(|record| readable(&record.payload)).collect();
         let index = Arc::clone(&self.index);
         let left_out = blocking("write the index", move || {
-            let (messages, left_out) = read(&texts);
+            let (messages, left_out) = read(&told);
             let mut index = index.lock().unwrap_or_else(PoisonError::into_inner);
             let open = index.as_mut().expect("the runtime opens a stage before it gives it records");
             open.writer.write(&messages).map(|_| left_out)
@@ -158,15 +158,32 @@ impl Stage for SearchIndex {
 }
 
 /// What a batch tells of: messages, and the places of what is left out.
-fn read(texts: &[Bytes]) -> (Vec<Message<'_>>, Vec<(usize, NotIndexed)>) {
-    let (mut messages, mut left_out) = (Vec::with_capacity(texts.len()), Vec::new());
-    for (at, text) in texts.iter().enumerate() {
-        match Message::of_event(text) {
+fn read(told: &[Payload]) -> (Vec<Message<'_>>, Vec<(usize, NotIndexed)>) {
+    let (mut messages, mut left_out) = (Vec::with_capacity(told.len()), Vec::new());
+    for (at, told) in told.iter().enumerate() {
+        match message(told) {
             Ok(message) => messages.push(message),
             Err(reason) => left_out.push((at, reason)),
         }
     }
     (messages, left_out)
+}
+
+/// What [`message`] can look at.
+fn readable(payload: &Payload) -> Payload {
+    match payload {
+        Payload::Value(_) if payload.as_value::<StoredEvent>().is_none() => Payload::Text(payload.to_json()),
+        other => other.clone(),
+    }
+}
+
+/// The message that a [`readable`] payload tells of.
+fn message(told: &Payload) -> Result<Message<'_>, NotIndexed> {
+    match (told.as_value::<StoredEvent>(), told) {
+        (Some(event), _) => Message::of(&event.0.payload),
+        (None, Payload::Text(text)) => Message::of_event(text),
+        (None, Payload::Value(_)) => Err(NotIndexed::Left(Left::NoMessage)),
+    }
 }
 
 /// Runs work on a thread that may block. It goes on if nobody waits any more, and does no harm: it can be repeated.
@@ -194,7 +211,7 @@ struct Comparison;
 
 impl Derived for Comparison {
     fn expected(&self, record: &Record) -> Result<Option<Entry>, StageError> {
-        match Message::of_event(&record.payload.to_json()) {
+        match message(&readable(&record.payload)) {
             Ok(message) => Ok(Some(entry(&message))),
             Err(NotIndexed::Left(_)) => Ok(None),
             Err(NotIndexed::Malformed(error)) => Err(StageError::reject("read the event", error)),

@@ -258,8 +258,8 @@ impl Agent {
             chat_id: question.chat_id.clone(),
             sender_id: self.id.clone(),
             client_message_id: question::answer_id(&self.id, &question.message_id),
-            content,
-            content_type: PLAIN_TEXT.to_owned(),
+            content: content.into(),
+            content_type: PLAIN_TEXT.into(),
         }
     }
 }

@@ -168,8 +168,8 @@ fn message(chat: &ChatId, sender: &UserId, sequence: u64) -> Message {
         client_message_id: format!("c-{message_id}").into(),
         message_id,
         sender_id: sender.clone(),
-        content: format!("message {sequence}"),
-        content_type: "text/plain".to_owned(),
+        content: format!("message {sequence}").into(),
+        content_type: "text/plain".into(),
         created_at: an_hour_ago(),
     }
 }

@@ -24,8 +24,8 @@ fn message(sequence: u64) -> Message {
         message_id: format!("msg_{sequence}").into(),
         sender_id: "user_1".into(),
         client_message_id: format!("c-{sequence}").into(),
-        content: "hello".to_owned(),
-        content_type: "text/plain".to_owned(),
+        content: "hello".into(),
+        content_type: "text/plain".into(),
         created_at: Timestamp::from_unix_millis(1_769_783_400_000),
     }
 }

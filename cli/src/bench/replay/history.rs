@@ -78,8 +78,8 @@ impl History {
             sender_id: format!("user_{}", Ulid::from_parts(self.first_at, u128::from(mixed(chat + 7))))
                 .into(),
             client_message_id: ulid(!number).to_string().into(),
-            content: self.texts[usize::try_from(mixed(number) % TEXTS).unwrap_or(0)].clone(),
-            content_type: "text/plain".to_owned(),
+            content: self.texts[usize::try_from(mixed(number) % TEXTS).unwrap_or(0)].as_str().into(),
+            content_type: "text/plain".into(),
             created_at: Timestamp::from_unix_millis(at),
         }
     }

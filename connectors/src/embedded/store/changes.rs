@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use fjall::{Keyspace, Readable as _, Slice, Snapshot};
-use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 use tokio::sync::watch;
 
@@ -18,6 +17,7 @@ use super::super::Engine;
 use super::super::clock::from_unix_millis;
 use super::super::group::Group;
 use super::super::shared::Shared;
+use super::codec::{push_number, take_item, take_number};
 use super::encoding::shard_of;
 use super::table::Table;
 use super::{damaged, read_error};
@@ -33,8 +33,8 @@ const SPARE_BYTES: usize = 1 << 20;
 /// The highest number given, in the catalog's keyspace.
 const LAST_NUMBER: &[u8] = b"last-change";
 
-/// A change as it is read. It is written as the same bytes from items that are encoded already, see [`RawChange`].
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// A change as it is read. It is written from items that are encoded already, see [`RawChange`].
+#[derive(Debug, Clone)]
 struct StoredChange {
     /// Milliseconds since 1970.
     at: u64,
@@ -52,9 +52,9 @@ pub(super) struct RawChange<'a> {
 }
 
 impl RawChange<'_> {
-    /// Postcard puts the parts of a struct one behind another, so encoded items are put there as they are.
+    /// The parts one behind another, items as they are on disk.
     fn write(&self, out: &mut Vec<u8>) {
-        push_postcard(&self.at, out);
+        push_number(self.at, out);
         for item in [self.old, self.new] {
             out.push(u8::from(item.is_some()));
             out.extend_from_slice(item.unwrap_or_default());
@@ -63,8 +63,17 @@ impl RawChange<'_> {
     }
 }
 
-fn push_postcard<T: Serialize>(value: &T, out: &mut Vec<u8>) {
-    *out = postcard::to_extend(value, std::mem::take(out)).expect("memory takes every value");
+impl StoredChange {
+    fn take(rest: &mut &[u8]) -> Result<Self> {
+        let at = take_number(rest)?;
+        let old = take_flag(rest)?.then(|| take_item(rest)).transpose()?;
+        let new = take_flag(rest)?.then(|| take_item(rest)).transpose()?;
+        Ok(Self { at, old, new, expired: take_flag(rest)? })
+    }
+}
+
+fn take_flag(rest: &mut &[u8]) -> Result<bool> {
+    Ok(take_number(rest)? != 0)
 }
 
 /// The changes of a group, until it is committed.
@@ -89,11 +98,11 @@ struct ShardChanges {
 }
 
 impl ShardChanges {
-    /// The entry: a list as postcard has it, which is the number of its members in front of them.
+    /// The entry: how many they are, and then they.
     fn entry(&self) -> Vec<u8> {
         const LONGEST_NUMBER: usize = 10;
         let mut entry = Vec::with_capacity(LONGEST_NUMBER + self.bytes.len());
-        push_postcard(&self.count, &mut entry);
+        push_number(self.count, &mut entry);
         entry.extend_from_slice(&self.bytes);
         entry
     }
@@ -338,7 +347,8 @@ pub(super) fn entry_numbers(key: &[u8], value: &[u8]) -> Result<std::ops::Range<
 }
 
 fn decode(bytes: &[u8]) -> Result<Vec<StoredChange>> {
-    postcard::from_bytes(bytes).map_err(|error| damaged(&format!("changes cannot be read: {error}")))
+    let mut rest = bytes;
+    (0..take_number(&mut rest)?).map(|_| StoredChange::take(&mut rest)).collect()
 }
 
 fn change(schema: &TableSchema, number: u64, stored: StoredChange) -> Result<Change> {
@@ -358,11 +368,11 @@ fn change(schema: &TableSchema, number: u64, stored: StoredChange) -> Result<Cha
 
 #[cfg(test)]
 mod tests {
-    use super::super::encoding::encode_item;
+    use super::super::codec::encode_item;
     use super::*;
 
     #[test]
-    fn encoded_items_are_put_together_as_postcard_would() {
+    fn changes_are_read_as_they_were_put_together() {
         let item = |text: &str| Item::new().with("id", "a").with("n", 300u64).with("text", text);
         let (old, new) = (item("before"), item(&"after".repeat(100)));
         let changes = [(None, Some(&new)), (Some(&old), Some(&new)), (Some(&new), None)];
@@ -375,7 +385,7 @@ mod tests {
             raw.write(&mut shard_bytes);
         }
         let mut entry = Vec::new();
-        push_postcard(&(changes.len() as u64), &mut entry);
+        push_number(changes.len() as u64, &mut entry);
         entry.extend_from_slice(&shard_bytes);
         let read = decode(&entry).unwrap();
         assert_eq!(read.len(), changes.len());

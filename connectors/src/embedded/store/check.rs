@@ -4,7 +4,8 @@ use fjall::{Keyspace, Readable, Snapshot};
 
 use super::super::check::Checked;
 use super::changes::entry_numbers;
-use super::encoding::{decode_item, encode_item, index_key, row_key};
+use super::codec::{decode_item, encode_item};
+use super::encoding::{index_key, row_key};
 use super::read_error;
 use super::table::{Index, Table, expiry_key};
 use crate::store::{Item, Result};

@@ -1,4 +1,4 @@
-//! How rows are named and written: keys whose bytes have the order of their values, and items as postcard.
+//! How rows are named: keys whose bytes have the order of their values.
 //!
 //! A row's key is a bucket (one byte, from a hash of the partition key), the partition key and the sort key. The bucket
 //! spreads a table evenly over 256 ranges, whatever its keys look like: segments of a scan and shards of the change
@@ -170,19 +170,6 @@ pub(super) fn check_key(
 
 fn invalid(message: String) -> StoreError {
     StoreError::Invalid(message)
-}
-
-/// An item as it is on disk. The same item has the same bytes. Its size is asked for since most callers know it.
-pub(super) fn encode_item(item: &Item, size: usize) -> Vec<u8> {
-    // Close to what it takes, since the engine keeps the buffer in memory for a while: a length and a kind per
-    // attribute beside names and values.
-    let bytes = Vec::with_capacity(size + 6 * item.len() + 2);
-    postcard::to_extend(item, bytes).expect("an item can always be written to memory")
-}
-
-pub(super) fn decode_item(bytes: &[u8]) -> Result<Item, StoreError> {
-    postcard::from_bytes(bytes)
-        .map_err(|error| StoreError::Damaged(format!("an item cannot be read: {error}")))
 }
 
 /// The first key after all that begin with these bytes.

@@ -1,12 +1,13 @@
 //! The store in the embedded engine.
 //!
-//! - `encoding`: keys whose bytes are in order; `table`: rows, indexes and ends; `changes`: the change stream.
+//! - `encoding`: keys whose bytes are in order; `codec`: items as bytes; `table`: rows, indexes and ends; `changes`: the change stream.
 //! - `read`: gets, queries, scans; `prepared`, `write`: what the committer decides; `tokens`: transactions done before.
 //! - `admin`: tables come and go; `sweep`: what time removes; `check`: whether all agrees; `plain`: for measuring.
 
 mod admin;
 mod changes;
 mod check;
+mod codec;
 mod encoding;
 mod plain;
 mod prepared;

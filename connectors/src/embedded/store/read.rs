@@ -11,8 +11,9 @@ use async_trait::async_trait;
 use fjall::{Keyspace, Readable as _, Snapshot};
 
 use super::super::Engine;
+use super::codec::decode_item;
 use super::encoding::{
-    SortKeyIs, after_prefix, check_key, decode_item, index_key, index_prefix, partition_prefix, push_sort,
+    SortKeyIs, after_prefix, check_key, index_key, index_prefix, partition_prefix, push_sort,
     push_sort_prefix, row_key, segment_bounds,
 };
 use super::read_error;

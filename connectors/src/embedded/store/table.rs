@@ -11,7 +11,8 @@ use super::super::group::Group;
 use super::super::shared::open_keyspace;
 use super::super::space::{IndexSpace, TableSpace};
 use super::changes::{Numbering, RawChange, Wakes};
-use super::encoding::{check_key, decode_item, encode_item, index_key};
+use super::codec::{decode_item, encode_item};
+use super::encoding::{check_key, index_key};
 use crate::store::{
     IndexSchema, Item, MAX_ITEM_BYTES, MAX_PARTITION_KEY_BYTES, Name, Projection, Result, StoreError, Stream,
     TableSchema,

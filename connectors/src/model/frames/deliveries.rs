@@ -103,8 +103,8 @@ mod tests {
             chat_id: "chat_1".into(),
             sequence,
             sender_id: "user_1".into(),
-            content: "line\nbreak \"quoted\"".to_owned(),
-            content_type: "text/plain".to_owned(),
+            content: "line\nbreak \"quoted\"".into(),
+            content_type: "text/plain".into(),
             created_at: Timestamp::from_unix_millis(1_769_783_400_000),
             previous_sequence: sequence - 1,
         })

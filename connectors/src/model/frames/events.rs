@@ -215,8 +215,8 @@ mod tests {
                 chat_id: "chat_\"1\"".into(),
                 sequence: 47,
                 sender_id: "user_1".into(),
-                content: CONTENT.to_owned(),
-                content_type: "text/plain".to_owned(),
+                content: CONTENT.into(),
+                content_type: "text/plain".into(),
                 created_at: time(),
             },
         };
@@ -233,8 +233,8 @@ mod tests {
             chat_id: "chat_\"1\"".into(),
             sequence: 47,
             sender_id: "user_1".into(),
-            content: CONTENT.to_owned(),
-            content_type: "text/plain".to_owned(),
+            content: CONTENT.into(),
+            content_type: "text/plain".into(),
             created_at: time(),
             previous_sequence,
         })

@@ -3,7 +3,7 @@
 
 use super::Listing;
 use crate::model::Timestamp;
-use crate::store::{Item, Page, Result, StoreError, TableSchema, Value};
+use crate::store::{Item, Page, Result, StoreError, TableSchema, Text, Value};
 
 /// An item of a table that the model describes.
 #[derive(Clone, Copy)]
@@ -23,8 +23,11 @@ impl<'a> Attributes<'a> {
     }
 
     /// An id, or anything else that any text is.
-    pub(super) fn id<T: From<&'a str>>(self, name: &str) -> Result<T> {
-        self.text(name).map(T::from)
+    pub(super) fn id<T: From<Text>>(self, name: &str) -> Result<T> {
+        match self.value(name)? {
+            Value::Text(text) => Ok(text.clone().into()),
+            other => Err(self.other_kind(name, other, "text")),
+        }
     }
 
     /// One of a few words.
@@ -38,7 +41,7 @@ impl<'a> Attributes<'a> {
         let value = self.value(name)?;
         let Value::List(values) = value else { return Err(self.other_kind(name, value, "a list")) };
         let text = |value: &Value| match value {
-            Value::Text(text) => Ok(text.clone()),
+            Value::Text(text) => Ok(text.to_string()),
             other => Err(self.other_kind(name, other, "a list of text")),
         };
         values.iter().map(text).collect()

@@ -16,7 +16,7 @@ use super::if_it_held;
 use crate::model::{ChatId, ClientMessageId, MessageId, Timestamp, UserId};
 use crate::store::{
     Capacity, Comparison, Condition, Consistency, Durability, Get, Item, Key, KeyAttribute, Name, ReadStore,
-    Result, Returning, Stream, TableSchema, Write, WriteStore,
+    Result, Returning, Stream, TableSchema, Text, Write, WriteStore,
 };
 
 const TABLE: Name = Name::new_static("idempotency_keys");
@@ -37,7 +37,7 @@ pub static SCHEMA: TableSchema = TableSchema {
 
 /// What a message says, as far as it takes to tell two apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BodyHash(String);
+pub struct BodyHash(Text);
 
 impl BodyHash {
     pub fn of(content_type: &str, content: &str) -> Self {
@@ -47,7 +47,7 @@ impl BodyHash {
             .chain_update(content_type)
             .chain_update(content)
             .finalize();
-        Self(URL_SAFE_NO_PAD.encode(hash))
+        Self(URL_SAFE_NO_PAD.encode(hash).into())
     }
 }
 
@@ -92,7 +92,7 @@ impl IdempotencyKey {
             .with("message_id", &self.message_id)
             .with("sequence", self.sequence)
             .with("sender_id", &self.sender_id)
-            .with("body_hash", self.body_hash.0.as_str())
+            .with("body_hash", &self.body_hash.0)
             .with("created_at", self.created_at)
             .with("ttl", self.created_at.plus(KEPT_FOR).unix_seconds())
     }

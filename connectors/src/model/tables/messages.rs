@@ -10,7 +10,7 @@ use super::attributes::{Attributes, listing};
 use crate::model::{ChatId, ClientMessageId, MessageId, Timestamp, UserId};
 use crate::store::{
     Capacity, Condition, Consistency, Direction, Get, Item, Key, KeyAttribute, Name, Query, ReadStore,
-    Result, SortRange, Stream, TableSchema, Value, Within, Write,
+    Result, SortRange, Stream, TableSchema, Text, Value, Within, Write,
 };
 
 const TABLE: Name = Name::new_static("messages");
@@ -35,9 +35,9 @@ pub struct Message {
     pub sender_id: UserId,
     pub client_message_id: ClientMessageId,
     /// UTF-8, up to 4 KB.
-    pub content: String,
+    pub content: Text,
     /// A MIME type, usually `text/plain`.
-    pub content_type: String,
+    pub content_type: Text,
     pub created_at: Timestamp,
 }
 
@@ -49,8 +49,8 @@ impl Message {
             .with("message_id", &self.message_id)
             .with("sender_id", &self.sender_id)
             .with("client_message_id", &self.client_message_id)
-            .with("content", self.content.as_str())
-            .with("content_type", self.content_type.as_str())
+            .with("content", &self.content)
+            .with("content_type", &self.content_type)
             .with("created_at", self.created_at)
     }
 
@@ -179,8 +179,8 @@ mod tests {
             message_id: "msg_1".into(),
             sender_id: "user_1".into(),
             client_message_id: "c-1".into(),
-            content: "hello".to_owned(),
-            content_type: "text/plain".to_owned(),
+            content: "hello".into(),
+            content_type: "text/plain".into(),
             created_at: Timestamp::from_unix_millis(1_769_783_400_000),
         }
     }

@@ -67,20 +67,20 @@ struct TypeOnly {
 
 impl<P: Payload> Event<P> {
     pub fn encode(&self) -> NewRecord {
-        let key = self.payload.key();
+        let key = Some(Bytes::copy_from_slice(self.payload.key().as_bytes()));
+        NewRecord { key, payload: self.to_json(), headers: Vec::new() }
+    }
+
+    /// The event as it stands in the log.
+    pub fn to_json(&self) -> Bytes {
         let written = Written {
             event_type: P::EVENT_TYPE,
             event_id: &self.event_id,
             event_time: self.event_time,
-            partition_key: key,
+            partition_key: self.payload.key(),
             payload: &self.payload,
         };
-        let payload = serde_json::to_vec(&written).expect("an event has text keys, so it has a JSON form");
-        NewRecord {
-            key: Some(Bytes::copy_from_slice(key.as_bytes())),
-            payload: payload.into(),
-            headers: Vec::new(),
-        }
+        serde_json::to_vec(&written).expect("an event has text keys, so it has a JSON form").into()
     }
 
     pub fn decode(record: &LogRecord) -> Result<Self, EventError> {

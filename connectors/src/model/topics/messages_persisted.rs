@@ -1,11 +1,13 @@
 //! Topic `messages.persisted`: a message is stored. In the order of its sequences within a chat, possibly twice.
 
 use serde::{Deserialize, Serialize};
+use smol_str::format_smolstr;
 
 use super::event::{Event, Payload};
 use crate::log::TopicSpec;
 use crate::model::tables::messages::Message;
-use crate::model::{ChatId, EventId, MessageId, Timestamp, UserId};
+use crate::model::{ChatId, MessageId, Timestamp, UserId};
+use crate::store::Text;
 
 pub const NAME: &str = "messages.persisted";
 
@@ -21,8 +23,8 @@ pub struct PersistedMessage {
     pub chat_id: ChatId,
     pub sequence: u64,
     pub sender_id: UserId,
-    pub content: String,
-    pub content_type: String,
+    pub content: Text,
+    pub content_type: Text,
     pub created_at: Timestamp,
 }
 
@@ -39,7 +41,7 @@ impl MessagePersisted {
     /// published later is known for what it is.
     pub fn of(message: Message) -> Self {
         let id = message.message_id.as_str();
-        let event_id = EventId::from(format!("evt_{}", id.strip_prefix("msg_").unwrap_or(id)));
+        let event_id = format_smolstr!("evt_{}", id.strip_prefix("msg_").unwrap_or(id)).into();
         Self { event_id, event_time: message.created_at, payload: message.into() }
     }
 }
@@ -73,8 +75,8 @@ mod tests {
             message_id: "msg_01HQX".into(),
             sender_id: "user_456".into(),
             client_message_id: "c-1".into(),
-            content: "Hello, world!".to_owned(),
-            content_type: "text/plain".to_owned(),
+            content: "Hello, world!".into(),
+            content_type: "text/plain".into(),
             created_at: time,
         };
         let event =

@@ -26,8 +26,8 @@ async fn messages_are_events_with_a_role() {
             message_id: format!("msg_{sequence}").into(),
             sender_id: sender.into(),
             client_message_id: format!("c-{sequence}").into(),
-            content: "hi".to_owned(),
-            content_type: "text/plain; charset=utf-8".to_owned(),
+            content: "hi".into(),
+            content_type: "text/plain; charset=utf-8".into(),
             created_at: Timestamp::from_unix_millis(1_769_783_400_123),
         };
         let transaction = Transaction { writes: vec![messages::put_write(&message)], token: None };

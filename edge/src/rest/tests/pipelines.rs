@@ -231,7 +231,7 @@ impl Pipelines {
             created_at: message.created_at,
             deduplicated: false,
         };
-        self.sent.insert(key, (message.content, sent.clone()));
+        self.sent.insert(key, (message.content.into(), sent.clone()));
         Ok(Answer::Sent(sent))
     }
 

@@ -231,8 +231,8 @@ impl World {
                 message_id: format!("msg_{sequence}").into(),
                 sender_id: "user_2".into(),
                 client_message_id: format!("c-{sequence}").into(),
-                content: content.to_owned(),
-                content_type: "text/plain".to_owned(),
+                content: content.into(),
+                content_type: "text/plain".into(),
                 created_at: Timestamp::from_unix_millis(1_769_783_400_000),
             })
         };
@@ -278,8 +278,8 @@ fn message(sequence: u64, content: &str) -> Frame {
         chat_id: "chat_1".into(),
         sequence,
         sender_id: "user_2".into(),
-        content: content.to_owned(),
-        content_type: "text/plain".to_owned(),
+        content: content.into(),
+        content_type: "text/plain".into(),
         created_at: Timestamp::from_unix_millis(1_769_783_400_000),
         previous_sequence: sequence - 1,
     })

@@ -134,8 +134,8 @@ impl World {
             message_id: MessageId::generate(),
             sender_id: "user_1".into(),
             client_message_id: format!("c-{sequence}").into(),
-            content: content.to_owned(),
-            content_type: "text/plain".to_owned(),
+            content: content.into(),
+            content_type: "text/plain".into(),
             created_at: Timestamp::from_unix_millis(at),
         }
     }

@@ -52,7 +52,7 @@ async fn an_event_without_its_message_is_told_and_stays() {
     let key = Key::new("chat_id", &chat).and("sequence", lost.sequence);
     world.store(Write::delete("messages", key)).await;
     let mut changed = world.send(&chat, &user).await;
-    changed.content = "something else".to_owned();
+    changed.content = "something else".into();
     world.put("messages", changed.to_item()).await;
     let report = run(&world.engine, publishing()).await;
     assert_eq!((report.without_message(), report.left()), (2, 2));

@@ -311,8 +311,8 @@ pub(crate) fn message(chat: &ChatId, sender: &UserId, sequence: u64, created_at:
         client_message_id: format!("c-{message_id}").into(),
         message_id,
         sender_id: sender.clone(),
-        content: format!("message {sequence}"),
-        content_type: "text/plain".to_owned(),
+        content: format!("message {sequence}").into(),
+        content_type: "text/plain".into(),
         created_at,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use courant_connectors::model::topics::MessagePersisted;
 use courant_connectors::model::{Timestamp, tables::messages};
 use courant_connectors::search::{Ask, Page, Query, Unanswered};
@@ -54,8 +55,8 @@ fn event(sequence: u64, content: &str, content_type: &str) -> Record {
         message_id: format!("msg_{sequence}").into(),
         sender_id: "user_1".into(),
         client_message_id: "c".into(),
-        content: content.to_owned(),
-        content_type: content_type.to_owned(),
+        content: content.into(),
+        content_type: content_type.into(),
         created_at: Timestamp::from_unix_millis(1_769_783_400_000 + sequence),
     };
     Record::new(MessagePersisted::of(message).encode().payload).with_key("chat_1")

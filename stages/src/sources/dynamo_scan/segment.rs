@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use courant_connectors::capability::RestrictedStore;
 use courant_connectors::model::tables::messages::{self, Message};
-use courant_connectors::model::topics::MessagePersisted;
 use courant_connectors::store::{
     Consistency, Item, Key, PageToken, ReadStore as _, Scan, ScanStore as _, Segment as Part,
 };
 use courant_pipeline::stage::{Partition, Positions};
-use courant_pipeline::{Record, StageError};
+use courant_pipeline::{Key as RecordKey, Payload, Record, StageError};
 
 use super::fence::Fence;
 use super::join::Join;
 use super::journal::{Journal, Keys, Name, Row, Rows};
 use crate::backends::store_error;
+use crate::stored_event::StoredEvent;
 
 /// Records of a segment, each with the place behind it.
 pub(super) struct Page {
@@ -127,7 +127,8 @@ impl Segment {
         let gets = open.iter().map(lookup).collect();
         let items = self.store.batch_get(gets).await.map_err(|error| store_error(DOING, error))?;
         let found = open.iter().zip(items).filter_map(|((place, _), item)| Some((*place, item?)));
-        let records = found.map(|(place, item)| Ok((place, record(message(&item)?))));
+        let mut records_of = RecordsOf::default();
+        let records = found.map(|(place, item)| Ok((place, records_of.make(message(&item)?))));
         Ok(Page { partition: self.partition.clone(), records: records.collect::<Result<_, StageError>>()? })
     }
 
@@ -148,7 +149,8 @@ impl Segment {
         let page = page.await.map_err(|error| store_error(DOING, error))?;
         let after = page.next.map(|PageToken(item)| key_of(&item)).transpose()?;
         let mut row = Row { first: behind.records, keys: Keys::default(), both: Keys::default(), after };
-        let mut records = VecDeque::with_capacity(page.items.len());
+        let (mut records, mut records_of) = (VecDeque::with_capacity(page.items.len()), RecordsOf::default());
+        let mut place = row.first;
         for item in &page.items {
             let message = message(item)?;
             let (join, created_at) = (self.join.as_deref(), message.created_at);
@@ -162,10 +164,11 @@ impl Segment {
             if join.is_some_and(|join| join.both_may_have(created_at)) {
                 row.both.push(&message.chat_id, message.sequence);
             }
-            records.push_back((row.first + row.keys.len(), record(message)));
+            place += 1;
+            records.push_back((place, records_of.make(message)));
         }
         self.journal.append(&row).await?;
-        behind.records = row.first + row.keys.len();
+        behind.records = place;
         behind.next = row.after.into();
         Ok(Page { partition: self.partition.clone(), records })
     }
@@ -177,10 +180,18 @@ fn message(item: &Item) -> Result<Message, StageError> {
     Message::from_item(item).map_err(|error| store_error(DOING, error))
 }
 
-/// The event of a message, as the log has it.
-fn record(message: Message) -> Record {
-    let chat: Box<str> = message.chat_id.as_str().into();
-    Record::new(MessagePersisted::of(message).encode().payload).with_key(chat)
+/// Makes the events of messages, as the log has them. Those of a chat come together and share its key.
+#[derive(Default)]
+struct RecordsOf {
+    chat: Option<RecordKey>,
+}
+
+impl RecordsOf {
+    fn make(&mut self, message: Message) -> Record {
+        let known = self.chat.take().filter(|key| key.as_str() == message.chat_id.as_str());
+        let chat = self.chat.insert(known.unwrap_or_else(|| RecordKey::new(message.chat_id.as_str())));
+        Record::new(Payload::value(StoredEvent::of(message))).with_shared_key(chat)
+    }
 }
 
 fn key_of(item: &Item) -> Result<Name, StageError> {

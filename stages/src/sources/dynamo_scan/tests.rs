@@ -75,8 +75,8 @@ fn message(chat: u64, sequence: u64, age: u64, bytes: usize) -> Message {
         message_id: MessageId::generate(),
         sender_id: "user_1".into(),
         client_message_id: format!("c-{sequence}").into(),
-        content: "x".repeat(bytes),
-        content_type: "text/plain".to_owned(),
+        content: "x".repeat(bytes).into(),
+        content_type: "text/plain".into(),
         created_at: Timestamp::from_unix_millis(clock::unix_millis() - age),
     }
 }

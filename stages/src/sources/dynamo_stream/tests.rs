@@ -58,8 +58,8 @@ fn message(chat: u32, sequence: u64) -> Message {
         message_id: format!("msg_{chat}_{sequence}").into(),
         sender_id: "user_1".into(),
         client_message_id: format!("c-{sequence}").into(),
-        content: "hello".to_owned(),
-        content_type: "text/plain".to_owned(),
+        content: "hello".into(),
+        content_type: "text/plain".into(),
         created_at: Timestamp::from_unix_millis(clock::unix_millis()),
     }
 }

@@ -156,8 +156,8 @@ async fn what_belongs_elsewhere_is_rejected_by_name() {
         chat_id: "chat_1".into(),
         sender_id: "user_1".into(),
         client_message_id: "c-1".into(),
-        content: "hello".to_owned(),
-        content_type: "text/plain".to_owned(),
+        content: "hello".into(),
+        content_type: "text/plain".into(),
     };
     let told = world.ask(record(Command::SendMessage(send))).await;
     let Told::Failed("reject", why) = told else { panic!("{told:?}") };

@@ -64,12 +64,14 @@ impl Conversation {
         let mut answers: FxHashMap<_, String> = later
             .into_iter()
             .filter(|message| message.sender_id == *agent)
-            .map(|message| (message.client_message_id, message.content))
+            .map(|message| (message.client_message_id, message.content.into()))
             .collect();
         let sayings = said.0.iter().map(|(asked, text)| (answer_id(agent, asked), text.clone()));
         answers.extend(sayings);
-        let mut turns =
-            vec![Turn { by: By::Other(question.sender_id.clone()), content: question.content.clone() }];
+        let mut turns = vec![Turn {
+            by: By::Other(question.sender_id.clone()),
+            content: question.content.clone().into(),
+        }];
         let mut room = bytes;
         // Newest first, so that the oldest are left out.
         'messages: for message in earlier.into_iter().filter(|message| is_text(&message.content_type)) {
@@ -90,7 +92,7 @@ impl Conversation {
 impl Turn {
     fn of(message: Message, agent: &UserId) -> Self {
         let by = if message.sender_id == *agent { By::Itself } else { By::Other(message.sender_id) };
-        Self { by, content: message.content }
+        Self { by, content: message.content.into() }
     }
 }
 

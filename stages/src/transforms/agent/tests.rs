@@ -43,8 +43,8 @@ impl Scene {
             chat_id: chat.clone(),
             sender_id: sender.into(),
             client_message_id: format!("c-{content}").into(),
-            content: content.to_owned(),
-            content_type: "text/plain".to_owned(),
+            content: content.into(),
+            content_type: "text/plain".into(),
         };
         let mut record = self.store(vec![commands::record(Command::SendMessage(said))]).await.remove(0);
         record.headers.set(ORIGIN, "conn_of_the_sender");
@@ -78,7 +78,7 @@ impl Scene {
     /// Everything said in a chat, with who said it.
     async fn said(&self, chat: &ChatId) -> Vec<(String, String)> {
         let messages = self.world.messages(chat).await;
-        messages.into_iter().map(|message| (message.sender_id.to_string(), message.content)).collect()
+        messages.into_iter().map(|message| (message.sender_id.to_string(), message.content.into())).collect()
     }
 
     /// What the agent said in a chat.

@@ -34,8 +34,8 @@ fn command(chat: &ChatId, sender: &str, client_id: &str, content: &str) -> Comma
         chat_id: chat.clone(),
         sender_id: sender.into(),
         client_message_id: client_id.into(),
-        content: content.to_owned(),
-        content_type: "text/plain".to_owned(),
+        content: content.into(),
+        content_type: "text/plain".into(),
     })
 }
 

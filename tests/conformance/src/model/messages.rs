@@ -40,7 +40,7 @@ async fn all_after(store: &dyn Store, chat: &ChatId, after: u64, limit: u32) -> 
 pub async fn a_message_comes_back_whole(store: Arc<dyn Store>) {
     let chat = ChatId::generate();
     let content = "größer 語 👍 \n\"'\0".to_owned() + &"x".repeat(4000);
-    let message = Message { content, content_type: String::new(), ..new_message(&chat, 7) };
+    let message = Message { content: content.into(), content_type: "".into(), ..new_message(&chat, 7) };
     put_message(&*store, &message).await.unwrap();
     let get =
         async |chat, sequence| messages::get(&*store, chat, sequence, Consistency::Strong).await.unwrap();
@@ -103,7 +103,7 @@ pub async fn a_long_history_comes_in_parts_by_its_size(store: Arc<dyn Store>) {
     let content = "x".repeat(4096);
     let enough = u64::try_from(MAX_PAGE_BYTES / content.len()).unwrap() + 50;
     let written: Vec<_> = (1..=enough)
-        .map(|sequence| Message { content: content.clone(), ..new_message(&chat, sequence) })
+        .map(|sequence| Message { content: content.clone().into(), ..new_message(&chat, sequence) })
         .collect();
     let put =
         |message: &Message| BatchWrite::Put { table: messages::SCHEMA.name.clone(), item: message.to_item() };

@@ -41,8 +41,8 @@ pub(super) fn new_message(chat: &ChatId, sequence: u64) -> Message {
         message_id: MessageId::generate(),
         sender_id: UserId::generate(),
         client_message_id: new_client_message(),
-        content: format!("message {sequence}"),
-        content_type: "text/plain".to_owned(),
+        content: format!("message {sequence}").into(),
+        content_type: "text/plain".into(),
         created_at: now(),
     }
 }

@@ -38,7 +38,7 @@ pub(super) async fn event_without_message(world: &World) -> Expected {
 pub(super) async fn event_with_other_content(world: &World) -> Expected {
     let (chat, user) = world.own_chat().await;
     let mut sent = world.send(&chat, &user).await;
-    sent.content = "not what was said".to_owned();
+    sent.content = "not what was said".into();
     world.publish(&sent).await;
     Expected::of("event-content", &chat).at(1).saying("not as stored: content")
 }

@@ -86,7 +86,7 @@ pub(super) async fn key_of_another_sender(world: &World) -> Expected {
 pub(super) async fn key_of_another_body(world: &World) -> Expected {
     let (chat, user) = world.own_chat().await;
     let mut sent = world.send(&chat, &user).await;
-    sent.content = "something else".to_owned();
+    sent.content = "something else".into();
     sent.message_id = MessageId::generate();
     world.put("idempotency_keys", key_of(&sent).to_item()).await;
     Expected::of("key-agrees", &chat).at(1).saying("has another message_id, body_hash")

@@ -91,8 +91,8 @@ async fn an_id_that_is_taken_costs_that_answer_and_no_retry() {
         chat_id: chat.clone(),
         sender_id: BOB.into(),
         client_message_id: format!("{AGENT}/{}", question_id(&question)).into(),
-        content: "mine".to_owned(),
-        content_type: "text/plain".to_owned(),
+        content: "mine".into(),
+        content_type: "text/plain".into(),
     };
     scene.store(vec![commands::record(Command::SendMessage(squat))]).await;
     assert_eq!(scene.run(vec![question]).await, ["dropped: id-taken"]);
