@@ -8,6 +8,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::read::{Cursor, Found, FoundChange};
 use super::shared::{Part, Window};
+use super::wall_clock;
 use crate::model::tables::stream_leases::{At, Place};
 use crate::store::Change;
 
@@ -29,6 +30,8 @@ pub(super) struct Feed {
     open: VecDeque<Open>,
     reading: Reading,
     has_ended: bool,
+    /// Since when reads fail.
+    failing_since: Option<SystemTime>,
     is_releasing: bool,
     /// Ends what is under way with the feed.
     stopped: CancellationToken,
@@ -55,7 +58,7 @@ enum Reading {
         cursor: Cursor,
     },
     UnderWay,
-    /// To its end, or because changes are lost.
+    /// To its end, or because changes are lost, or because it is let go.
     Over,
 }
 
@@ -85,6 +88,7 @@ impl Feed {
             open: VecDeque::new(),
             reading: Reading::Ready { from: Instant::now(), cursor: Cursor::default() },
             has_ended: false,
+            failing_since: None,
             is_releasing: false,
             _stops: stopped.clone().drop_guard(),
             stopped,
@@ -102,6 +106,11 @@ impl Feed {
 
     pub(super) fn next(&mut self, now: Instant) -> Next {
         if self.is_releasing {
+            return Next::Waits;
+        }
+        if self.is_leaving && matches!(self.reading, Reading::UnderWay) {
+            // Whoever takes over is the only one who reads then.
+            self.stopped.cancel();
             return Next::Waits;
         }
         let is_handed_out = self.has_ended && self.waiting.is_empty();
@@ -127,6 +136,7 @@ impl Feed {
     }
 
     pub(super) fn found(&mut self, cursor: Cursor, found: Found) {
+        self.failing_since = None;
         match found {
             Found::Ended => self.has_ended = true,
             Found::Changes(changes) => {
@@ -149,9 +159,15 @@ impl Feed {
         }
     }
 
+    /// After a read that was called off, since the shard is to be let go.
+    pub(super) fn called_off(&mut self) {
+        self.reading = Reading::Over;
+    }
+
     /// After a read that failed: again from there on, with a new reader.
     pub(super) fn read_failed(&mut self, again_at: Instant) {
         self.reading = Reading::Ready { from: again_at, cursor: Cursor::default() };
+        self.failing_since.get_or_insert_with(wall_clock);
     }
 
     pub(super) fn release_failed(&mut self) {
@@ -175,11 +191,19 @@ impl Feed {
             // An end of a page is no change, and has no number.
             self.count += u64::from(change.is_some() || matches!(behind, Some(At::After(_))));
             let handed_out = change.as_ref().map(|change| change.at);
-            self.open.push_back(Open { number: self.count, handed_out, behind });
+            self.open(Open { number: self.count, handed_out, behind });
             handed.extend(change.map(|change| (self.count, change)));
         }
         self.settle(None);
         (!handed.is_empty()).then_some(handed)
+    }
+
+    /// What is passed over in a row is one step, so that nothing grows while a change before it waits to be done.
+    fn open(&mut self, next: Open) {
+        match self.open.back_mut() {
+            Some(last) if last.handed_out.is_none() && next.handed_out.is_none() => *last = next,
+            _ => self.open.push_back(next),
+        }
     }
 
     pub(super) fn done(&mut self, through: u64) {
@@ -212,8 +236,10 @@ impl Feed {
         self.written = place;
     }
 
-    /// When the oldest change happened that is handed out and not done.
-    pub(super) fn oldest_open(&self) -> Option<SystemTime> {
-        self.open.iter().find_map(|open| open.handed_out)
+    /// When the oldest change happened that was read and is not done, or since when nothing can be read.
+    pub(super) fn behind_since(&self) -> Option<SystemTime> {
+        let mut waiting = self.waiting.iter().filter_map(|waiting| waiting.change.as_ref());
+        let read = self.open.iter().find_map(|open| open.handed_out).or_else(|| Some(waiting.next()?.at));
+        [read, self.failing_since].into_iter().flatten().min()
     }
 }

@@ -21,7 +21,7 @@ pub(super) const CLOCKS_APART: Duration = Duration::from_secs(300);
 
 /// What a read brought.
 pub(super) enum Found {
-    /// At least one.
+    /// At least one, or none of the first read of a reader: it can be read.
     Changes(Vec<FoundChange>),
     /// Items of a scan, possibly none, and the place behind them.
     Page(Vec<Change>, At),
@@ -65,13 +65,19 @@ impl ReadJob {
     async fn read(&self, cursor: &mut Cursor) -> Result<Found> {
         let mut idle = self.options.idle_wait;
         loop {
+            let is_first = cursor.reader.is_none();
             let changes = match self.read_once(cursor, &mut idle).await? {
                 ShardRead::Ended => return Ok(Found::Ended),
                 ShardRead::Changes(changes) => changes,
             };
             // What is not full was all there was.
             cursor.waits_first = changes.len() < BATCH;
-            let Some(first) = changes.first() else { continue };
+            let Some(first) = changes.first() else {
+                if is_first {
+                    return Ok(Found::Changes(Vec::new()));
+                }
+                continue;
+            };
             self.check_first(&first.sequence).await?;
             return self.look_at(changes).await.map(Found::Changes);
         }
