@@ -243,3 +243,105 @@ impl Feed {
         [read, self.failing_since].into_iter().flatten().min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::model::Timestamp;
+    use crate::store::{Item, Key, SequenceNumber};
+
+    const BEGIN: Timestamp = Timestamp::from_unix_millis(0);
+
+    fn part(is_leaving: bool) -> Part {
+        Part {
+            term: 1,
+            place: Place { count: 0, at: At::Begin },
+            valid_until: Instant::now() + Duration::from_secs(60),
+            is_leaving,
+            window: Window { since: BEGIN, scanned_until: BEGIN },
+        }
+    }
+
+    fn found(sequences: std::ops::RangeInclusive<u64>, is_passed_over: bool) -> Found {
+        let change = |sequence: u64| Change {
+            sequence: SequenceNumber(sequence.to_string().into()),
+            at: SystemTime::UNIX_EPOCH + Duration::from_secs(sequence),
+            key: Key::new("k", "a"),
+            old: None,
+            new: Some(Item::new().with("k", "a")),
+            expired: false,
+        };
+        let changes = sequences.map(|sequence| FoundChange { change: change(sequence), is_passed_over });
+        Found::Changes(changes.collect())
+    }
+
+    fn handed(feed: &mut Feed, max: usize) -> Vec<u64> {
+        let handed = feed.hand_out(max, Instant::now()).unwrap_or_default();
+        handed.into_iter().map(|(number, _)| number).collect()
+    }
+
+    fn at(count: u64) -> Place {
+        Place { count, at: At::After(SequenceNumber(count.to_string().into())) }
+    }
+
+    #[test]
+    fn the_place_moves_over_what_is_done() {
+        let mut feed = Feed::new(part(false));
+        feed.found(Cursor::default(), found(1..=2, false));
+        feed.found(Cursor::default(), found(3..=3, true));
+        feed.found(Cursor::default(), found(4..=4, false));
+        assert_eq!((handed(&mut feed, 2), handed(&mut feed, 9)), (vec![1, 2], vec![4]));
+        assert!(!feed.is_unwritten(), "nothing is done");
+        feed.done(1);
+        assert_eq!((feed.place(), feed.is_unwritten()), (&at(1), true));
+        feed.done(2);
+        assert_eq!(feed.place(), &at(3), "and over what was passed over behind it");
+        assert_eq!(feed.behind_since(), Some(SystemTime::UNIX_EPOCH + Duration::from_secs(4)));
+        feed.done(4);
+        assert_eq!((feed.place(), feed.behind_since()), (&at(4), None));
+    }
+
+    #[test]
+    fn what_is_passed_over_does_not_pile_up() {
+        let mut feed = Feed::new(part(false));
+        feed.found(Cursor::default(), found(1..=1, false));
+        assert_eq!(handed(&mut feed, 9), [1]);
+        for thousand in 0..3 {
+            feed.found(Cursor::default(), found(thousand * 1000 + 2..=thousand * 1000 + 1001, true));
+            assert_eq!(handed(&mut feed, 9), [0; 0]);
+        }
+        assert_eq!(feed.open.len(), 2);
+        feed.done(1);
+        assert_eq!(feed.place(), &at(3001));
+    }
+
+    #[test]
+    fn a_shard_is_let_go_when_nothing_of_it_is_open_and_nobody_reads_it() {
+        let mut feed = Feed::new(part(false));
+        feed.found(Cursor::default(), found(1..=2, false));
+        assert_eq!(handed(&mut feed, 1), [1]);
+        assert_eq!(handed(&mut feed, 1), [2]);
+        assert!(matches!(feed.next(Instant::now()), Next::Read(..)));
+        feed.follow(&part(true));
+        assert!(matches!(feed.next(Instant::now()), Next::Waits) && feed.stopped().is_cancelled());
+        feed.called_off();
+        feed.done(1);
+        assert!(matches!(feed.next(Instant::now()), Next::Waits), "one is not done");
+        feed.done(2);
+        let Next::Release(place) = feed.next(Instant::now()) else { panic!("it is to be let go") };
+        assert_eq!(place, at(2));
+        assert!(matches!(feed.next(Instant::now()), Next::Waits), "once");
+    }
+
+    #[test]
+    fn without_a_sign_of_life_nothing_is_handed_out() {
+        let mut feed = Feed::new(part(false));
+        feed.found(Cursor::default(), found(1..=2, false));
+        let late = Instant::now() + Duration::from_secs(61);
+        assert!(feed.hand_out(9, late).is_none());
+        assert!(matches!(feed.next(late), Next::Waits), "nor read");
+        assert_eq!(handed(&mut feed, 9), [1, 2], "unless one comes");
+    }
+}

@@ -24,6 +24,8 @@ use crate::store::{Remedy, Result, Shard, ShardId, ShardStart, StoreError};
 const BEATS: u32 = 4;
 /// While somebody is to let go for us.
 const SOON: Duration = Duration::from_millis(100);
+/// Stores tell when a change happened in whole seconds: one of this second may look older than it is.
+const WHOLE_SECONDS: Duration = Duration::from_secs(1);
 /// Shards whose loss is written in one transaction; it holds a hundred writes.
 const LOST_AT_ONCE: usize = 90;
 
@@ -97,7 +99,7 @@ impl Rounds {
         let Some(group) = group else {
             let since = match self.options.start {
                 StreamStart::Oldest => Timestamp::from_unix_millis(0),
-                StreamStart::Latest => wall_clock().into(),
+                StreamStart::Latest => (wall_clock() - WHOLE_SECONDS).into(),
             };
             self.leases.begin(since).await?;
             return Ok(Duration::ZERO);
@@ -158,12 +160,13 @@ impl Rounds {
         }
     }
 
-    /// Leases of others that gave no sign of life for as long as a lease lasts, by our own clock.
+    /// Leases whose holders gave no sign of life for as long as a lease lasts, by our own clock, and those that nobody
+    /// has, although somebody asked for them as long ago.
     fn expired(&mut self, leases: &[Lease]) -> BTreeSet<ShardId> {
         let now = Instant::now();
         let mut expired = BTreeSet::new();
         let mut seen = BTreeMap::new();
-        for lease in leases.iter().filter(|lease| lease.holder.is_some()) {
+        for lease in leases.iter().filter(|lease| lease.holder.is_some() || lease.wanted_by.is_some()) {
             let known = self
                 .seen
                 .get(&lease.shard)
@@ -204,11 +207,12 @@ impl Rounds {
         let trimmed = self.shared.trimmed();
         let is_trimmed = |lease: &&Lease| trimmed.contains(&(lease.shard.clone(), lease.term));
         let trimmed: Vec<&Lease> = leases.iter().filter(is_trimmed).collect();
-        let every = self.options.list_shards_every;
         let is_settled = |(at, listed): &(Instant, Vec<Shard>)| {
-            at.elapsed() < every && Compared::of(listed, leases).is_nothing()
+            let is_nothing = || trimmed.is_empty() && Compared::of(listed, leases).is_nothing();
+            // While a scan is under way nobody reads a shard, and no other scan begins.
+            at.elapsed() < self.options.list_shards_every && (group.is_scanning || is_nothing())
         };
-        if trimmed.is_empty() && self.listed.as_ref().is_some_and(is_settled) {
+        if self.listed.as_ref().is_some_and(is_settled) {
             return Ok(false);
         }
         // Anything new is looked at anew: a list from before the leases were read does not have the shards that others

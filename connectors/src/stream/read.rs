@@ -135,7 +135,6 @@ impl ReadJob {
             if gets.is_empty() { Vec::new() } else { self.store.batch_get(gets).await? }.into_iter();
         let found = changes.into_iter().map(|change| {
             let is_stale = doubtful(&change) && now.next().is_none_or(|item| item != change.new);
-            // the store tells times by the second, or worse
             let is_old = is_before(&change, SystemTime::from(since));
             FoundChange { is_passed_over: is_stale || is_old, change }
         });

@@ -64,7 +64,7 @@ pub(crate) fn item(k: &str) -> Item {
 }
 
 pub(crate) struct Table {
-    pub(super) store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) name: Name,
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use courant_connectors::model::WorkerId;
-use courant_connectors::model::tables::stream_leases;
+use courant_connectors::model::tables::stream_leases::{self, Lease};
 use courant_connectors::store::{Change, Name, Remedy, Store, Stream, TableSchema};
 use courant_connectors::stream::{StreamEvent, StreamOptions, StreamWorker};
 use tokio::sync::oneshot;
@@ -16,7 +16,7 @@ use crate::eventually;
 use crate::store::table::{Table, item, plain};
 
 /// Short, so that the dead are found soon; long enough for signs of life on a busy machine.
-const LEASE: Duration = Duration::from_secs(2);
+pub(super) const LEASE: Duration = Duration::from_secs(2);
 
 /// What somebody was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +105,12 @@ impl Followed {
     pub(super) fn given(&self, group: &str) -> Vec<Given> {
         let (given, of_group) = (self.given.lock().unwrap(), format!("{group}/"));
         given.iter().filter(|given| given.to.starts_with(&of_group)).cloned().collect()
+    }
+
+    /// Who has which shard.
+    pub(super) async fn leases(&self, group: &str) -> Vec<Lease> {
+        let group = format!("{group}/{}", self.table.name);
+        stream_leases::of_group(&*self.table.store, &group).await.expect("leases can be read").1
     }
 
     /// Forgets what was given so far.

@@ -1,6 +1,6 @@
 //! Several workers, shards that split, workers that die.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use courant_connectors::store::Store;
 use courant_connectors::stream::{Handed, StreamEvent, StreamOptions, StreamWorker};
 use tokio::time::timeout;
 
-use super::following::{Followed, Given, Times};
+use super::following::{Followed, Given, LEASE, Times};
 use crate::{LIMIT, eventually};
 
 const KEYS: usize = 12;
@@ -42,6 +42,43 @@ pub async fn workers_share_the_shards(store: Arc<dyn Store>) {
     }
 }
 
+/// One at a time, and none goes round in circles.
+pub async fn who_comes_later_gets_a_share(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "who_comes_later_gets_a_share").await;
+    for _ in 0..2 {
+        followed.stream.split().await;
+    }
+    let one = followed.runs("one");
+    followed.write(KEYS).await;
+    followed.all_came("g").await;
+    let shares = async || {
+        let leases = followed.leases("g").await.into_iter().filter(|lease| !lease.has_ended());
+        let (mut shares, mut most_terms) = (BTreeMap::<String, usize>::new(), 0);
+        for lease in leases {
+            most_terms = most_terms.max(lease.term);
+            *shares.entry(lease.holder.map(|holder| holder.to_string()).unwrap_or_default()).or_default() +=
+                1;
+        }
+        (shares, most_terms)
+    };
+    let (alone, _) = shares().await;
+    let all = *alone.get("one").expect("it has everything");
+    assert_eq!(alone.len(), 1, "{alone:?}");
+    let two = followed.runs("two");
+    let even = eventually("half each", async || {
+        let (shares, terms) = shares().await;
+        (shares.get("two") == Some(&(all / 2)) && shares.get("one") == Some(&(all - all / 2)))
+            .then_some(terms)
+    });
+    assert_eq!(even.await, 2, "each was handed over once");
+    followed.write(KEYS).await;
+    followed.all_came("g").await;
+    followed.nothing_is_missing("g", Times::Once);
+    for worker in [one, two] {
+        worker.closes().await;
+    }
+}
+
 pub async fn an_item_keeps_its_order_while_shards_split(store: Arc<dyn Store>) {
     let followed = Followed::new(&store, "an_item_keeps_its_order_while_shards_split").await;
     let _workers = [followed.runs("one"), followed.runs("two")];
@@ -55,6 +92,59 @@ pub async fn an_item_keeps_its_order_while_shards_split(store: Arc<dyn Store>) {
     }
     followed.all_came("g").await;
     followed.nothing_is_missing("g", Times::Once);
+}
+
+pub async fn a_child_waits_for_what_is_open_of_its_parent(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "a_child_waits_for_its_parent").await;
+    followed.write(1).await;
+    let mut one = followed.join("g", "one");
+    let first = next(&mut one).await;
+    followed.stream.split().await;
+    followed.write(1).await;
+    let two = followed.runs("two");
+    // Both look at the leases several times meanwhile.
+    let early = timeout(LEASE, async {
+        loop {
+            if let StreamEvent::Changes(handed) = one.next(5).await.expect("the store works") {
+                return handed;
+            }
+        }
+    });
+    assert!(early.await.is_err() && followed.given("g").is_empty(), "the first is not done");
+    one.done([(first.shard, first.changes[0].0)]).await.expect("places can be written");
+    let second = async {
+        loop {
+            let handed = timeout(Duration::from_millis(50), one.next(5)).await;
+            let is_ours = matches!(handed, Ok(Ok(StreamEvent::Changes(_))));
+            if is_ours || !followed.given("g").is_empty() {
+                return;
+            }
+        }
+    };
+    timeout(LIMIT, second).await.expect("the second comes");
+    two.closes().await;
+}
+
+/// Although more was handed out, and something behind it was done.
+pub async fn what_is_not_done_comes_again(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "what_is_not_done_comes_again").await;
+    for _ in 0..5 {
+        followed.write(1).await;
+    }
+    let mut dying = followed.join("g", "dying");
+    let mut numbers = Vec::new();
+    let mut shard = None;
+    while numbers.len() < 4 {
+        let handed = next(&mut dying).await;
+        numbers.extend(handed.changes.iter().map(|(number, _)| *number));
+        shard = Some(handed.shard);
+    }
+    dying.done([(shard.expect("it was handed"), numbers[0])]).await.expect("places can be written");
+    drop(dying);
+    let _two = followed.runs("two");
+    followed.all_came("g").await;
+    let versions: Vec<u64> = followed.given("g").iter().map(|given| given.version).collect();
+    assert_eq!(versions, [2, 3, 4, 5]);
 }
 
 pub async fn what_the_dead_left_undone_is_done_by_others(store: Arc<dyn Store>) {

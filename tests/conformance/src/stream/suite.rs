@@ -8,7 +8,10 @@ macro_rules! stream_suite {
         $crate::stream_cases! { $start;
             mod sharing {
                 workers_share_the_shards,
+                who_comes_later_gets_a_share,
                 an_item_keeps_its_order_while_shards_split,
+                a_child_waits_for_what_is_open_of_its_parent,
+                what_is_not_done_comes_again,
                 what_the_dead_left_undone_is_done_by_others,
                 who_comes_again_goes_on_at_once,
                 two_groups_are_two_readers_of_a_shard,
