@@ -86,11 +86,15 @@ impl Rounds {
 
 impl Both {
     async fn measure_latency(&self, share: Duration, report: &mut impl FnMut(&Figure)) -> anyhow::Result<()> {
-        let (mut bus, mut twice, mut after_ack) = (Rounds::default(), Rounds::default(), Rounds::default());
+        let (mut bus, mut twice) = (Rounds::default(), Rounds::default());
+        let (mut acks, mut twice_acks) = (Rounds::default(), Rounds::default());
+        let mut after_ack = Rounds::default();
         let paces = || fixed_rate_paces(self.shape.chats);
         self.in_turns(share, paces, |of_bus, of_twice| {
             after_ack.add(after_acks(&of_bus.acked, &of_bus.delivered));
+            acks.add(of_bus.acked.micros);
             bus.add(of_bus.delivered.micros);
+            twice_acks.add(of_twice.acked.micros);
             twice.add(of_twice.delivered.micros);
         })
         .await?;
@@ -102,6 +106,7 @@ impl Both {
         let p99 = Figure::new("stream_deliver_p99", median(&mut bus.p99), "ms");
         report(&p99.against(median(&mut twice.p99)));
         report(&limit);
+        report(&acks.figure("stream_acked").against(median(&mut twice_acks.p50)));
         report(&after_ack.figure("stream_after_ack"));
         Ok(())
     }
