@@ -1,5 +1,6 @@
 //! The command line as it is written; `--help` is made from the comments here.
 
+mod bench;
 mod recovery;
 mod replay;
 mod servers;
@@ -9,9 +10,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use courant_pipeline::units::{Size, Span};
+use courant_pipeline::units::Span;
 use courant_replay::positions::To;
 
+pub use bench::{
+    Bench, BenchOptions, ChatBenchOptions, ConnectionBenchOptions, IdleBenchOptions, ReplayBenchOptions,
+    StoreBenchOptions, StreamBenchOptions,
+};
 pub use recovery::{CheckCounters, Counters, Moment, Reconcile, RecoverCounters};
 pub use replay::{Replay, Table};
 pub use servers::{Iam, IamFormat, Tables, Topics, WantedTables, WantedTopics};
@@ -323,108 +328,4 @@ pub struct DataFolder {
     /// The folder of the engine, if it is not the one that `[connections.store]` names.
     #[arg(long, value_name = "FOLDER")]
     pub path: Option<PathBuf>,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Bench {
-    /// What the runtime costs beside a loop written by hand.
-    Runtime(BenchOptions),
-    /// Durable writes to `connections.store`, at 1, 64 and 1024 in flight.
-    ///
-    /// On the embedded engine in a new folder beside the configured one, against what the same disk does; on a server
-    /// in a new table, which is removed again.
-    Store(StoreBenchOptions),
-    /// Durable appends to `connections.log`, at 1, 64 and 1024 in flight, and reading them back.
-    ///
-    /// On the embedded engine in a new folder beside the configured one, against what the same disk does; on a server
-    /// in a new topic, which is removed again.
-    Log(ConnectionBenchOptions),
-    /// What delivering asks of `connections.live`: registering, looking up, publishing, at 1, 64 and 1024 in flight.
-    Live(ConnectionBenchOptions),
-    /// Messages from socket to socket: how many are acknowledged and delivered a second, and how long that takes.
-    ///
-    /// Starts the file's pipelines as a server of its own in a new folder beside the configured one, without limits of
-    /// rate, and loads it from this process. 50 chats of 5 members, messages of 200 bytes, one sender in each chat: 1, 16
-    /// and 256 messages in flight altogether, then a fixed 500 messages a second.
-    Chat(ChatBenchOptions),
-    /// What an idle connection costs in memory.
-    Idle(IdleBenchOptions),
-    /// Rebuilding from history: the log into a search index, and a scan of the store.
-    ///
-    /// On the embedded engine, in a new folder beside the configured one that is filled with messages first. The limits
-    /// are Tantivy fed with the same documents, and the engine below gone through row by row.
-    Replay(ReplayBenchOptions),
-}
-
-#[derive(Debug, Clone, Copy, Args)]
-pub struct ReplayBenchOptions {
-    #[command(flatten)]
-    pub common: ConnectionBenchOptions,
-    /// Messages in store and log, of 200 bytes of text each. Everything is measured once at least, however many.
-    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub messages: u64,
-}
-
-#[derive(Debug, Clone, Args)]
-pub struct ChatBenchOptions {
-    /// How long to measure, all figures together.
-    #[arg(long, default_value_t = 40)]
-    pub seconds: u32,
-    /// One JSON object a line.
-    #[arg(long)]
-    pub json: bool,
-    /// Chats, with one sender each.
-    #[arg(long, default_value_t = 50)]
-    pub chats: usize,
-    /// Members of each chat, the sender among them; 2 to 1000.
-    #[arg(long, default_value_t = 5)]
-    pub members: usize,
-    /// Have as many in flight for each sender, not altogether.
-    #[arg(long)]
-    pub per_sender: bool,
-    /// Load a server that runs already, such as http://127.0.0.1:8080. Its processor time is then not measured.
-    #[arg(long, value_name = "URL")]
-    pub url: Option<String>,
-    /// Measure how cost grows: 1 to 1000 chats of two, then chats of 2 to 1000 members, 256 in flight.
-    #[arg(long, conflicts_with_all = ["chats", "members", "url"])]
-    pub growth: bool,
-}
-
-#[derive(Debug, Clone, Args)]
-pub struct IdleBenchOptions {
-    /// How many connections.
-    #[arg(long, default_value_t = 5000)]
-    pub connections: usize,
-    /// One JSON object a line.
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Clone, Copy, Args)]
-pub struct BenchOptions {
-    /// How long to measure, all figures together.
-    #[arg(long, default_value_t = 40)]
-    pub seconds: u32,
-    /// One JSON object a line.
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Clone, Copy, Args)]
-pub struct StoreBenchOptions {
-    #[command(flatten)]
-    pub common: ConnectionBenchOptions,
-    /// Write so much to the embedded engine instead, then open it again: what that takes of memory and time.
-    #[arg(long, value_name = "SIZE")]
-    pub fill: Option<Size>,
-}
-
-#[derive(Debug, Clone, Copy, Args)]
-pub struct ConnectionBenchOptions {
-    /// How long to measure, all figures together.
-    #[arg(long, default_value_t = 30)]
-    pub seconds: u32,
-    /// One JSON object a line.
-    #[arg(long)]
-    pub json: bool,
 }

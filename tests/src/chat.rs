@@ -27,7 +27,12 @@ pub fn shipped(file: &str) -> String {
 
 /// The shipped pipelines with other tables `[connections.…]`.
 pub fn shipped_pipelines_on(connections: &str) -> String {
-    let shipped = shipped_pipelines();
+    shipped_on("pipelines.toml", connections)
+}
+
+/// A shipped topology, likewise.
+pub fn shipped_on(file: &str, connections: &str) -> String {
+    let shipped = shipped(file);
     let from = shipped.find("[connections.store]").expect("the shipped file says where the data is");
     let to = shipped.find("[edge]").expect("the shipped file has an edge");
     format!("{}{connections}\n{}", &shipped[..from], &shipped[to..])

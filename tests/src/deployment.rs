@@ -14,7 +14,7 @@ use courant_connectors::connections::{
 use courant_connectors::dynamodb::{DynamoDb, DynamoDbConfig};
 use serde_json::Value;
 
-use crate::chat::shipped_pipelines_on;
+use crate::chat::{TOPOLOGIES, shipped_on};
 use crate::{Courant, Ended, Home, LIMIT, Signal};
 
 /// The servers, and every process of the product on them.
@@ -37,20 +37,69 @@ pub const ANYBODY: [(&str, &str); 2] =
 
 const SECRET: &str = "a secret that is long enough for everybody here";
 
+/// Which pipelines there are, and who runs them.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    file: &'static str,
+    /// A pipeline that is not there, and those that are instead.
+    without: Option<&'static str>,
+    more: &'static str,
+    ingest: &'static str,
+    workers: &'static str,
+}
+
+/// What is stored is published, and workers consume that.
+pub const WRITTEN_TWICE: Layout = Layout {
+    file: TOPOLOGIES[0],
+    without: None,
+    more: "",
+    ingest: "ingest,chats,accounts,acks,repair",
+    workers: "fanout,memberships",
+};
+
+/// What is stored is all, and workers follow that.
+pub const EVENT_BUS: Layout = Layout {
+    file: TOPOLOGIES[1],
+    without: None,
+    more: "",
+    ingest: "ingest,chats,accounts,acks",
+    workers: "fanout,memberships,publish-messages,publish-chats",
+};
+
+impl Layout {
+    /// With other pipelines in place of one, and these in the workers.
+    #[must_use]
+    pub const fn instead(self, without: &'static str, more: &'static str, workers: &'static str) -> Self {
+        Self { without: Some(without), more, workers, ..self }
+    }
+
+    fn pipelines(&self, on_servers: &str) -> String {
+        const PIPELINE: &str = "[[pipeline]]\n";
+        let is_out =
+            |part: &&str| self.without.is_none_or(|name| !part.starts_with(&format!("name = \"{name}\"\n")));
+        let parts: Vec<&str> = on_servers.split(PIPELINE).filter(is_out).collect();
+        format!("{}\n{}", parts.join(PIPELINE), self.more)
+    }
+}
+
 impl Deployment {
     /// Starts everything; `home` makes a folder for a process.
     pub async fn start(home: impl Fn() -> Home) -> Self {
+        Self::start_as(WRITTEN_TWICE, home).await
+    }
+
+    pub async fn start_as(layout: Layout, home: impl Fn() -> Home) -> Self {
         let (dynoxide, redis, broker) = (Dynoxide::start(), RedisServer::start(), free_address());
         let before_kafka = KafkaProxy::before(broker).await;
         let kafka = Tansu::behind(broker, before_kafka.address());
         let before_store = FaultyProxy::before(dynoxide.address()).await;
-        let pipelines = on_servers(&before_store, &kafka, &redis);
+        let pipelines = layout.pipelines(&on_servers(layout.file, &before_store, &kafka, &redis));
         let relay_port = free_port();
         let relay = |rest: String| format!("\n[edge.relay]\nsecret_env = 'RELAY_SECRET'\n{rest}\n");
         let listening = format!("{pipelines}{}", relay(format!("listen = '127.0.0.1:{relay_port}'")));
-        let ingest = Node::new(home(), &listening, &["--without-edge", "--only", INGEST]);
+        let ingest = Node::new(home(), &listening, &["--without-edge", "--only", layout.ingest]);
         ingest.make_tables_and_topics();
-        let worker = || Node::new(home(), &pipelines, &["--without-edge", "--only", "fanout,memberships"]);
+        let worker = || Node::new(home(), &pipelines, &["--without-edge", "--only", layout.workers]);
         let workers = [worker(), worker()];
         let end = pipelines.find("[[pipeline]]").expect("the shipped file has pipelines");
         let tail = "\n[edge.limits]\nenabled = false\n";
@@ -77,18 +126,27 @@ impl Deployment {
     /// everything goes on.
     #[track_caller]
     pub fn errors(&self) -> BTreeMap<String, u64> {
+        let (ended, report) = self.look();
+        let wrong = found(&report, |check| check["severity"] == "error");
+        assert_eq!(ended.code, Some(if wrong.is_empty() { 0 } else { 6 }), "{report}");
+        wrong
+    }
+
+    /// Fails unless the events of each chat are in the log in the order of their sequences.
+    #[track_caller]
+    pub fn events_are_in_order(&self) {
+        let (_, report) = self.look();
+        assert_eq!(found(&report, |check| check["id"] == "event-order"), BTreeMap::new(), "{report}");
+    }
+
+    #[track_caller]
+    fn look(&self) -> (Ended, Value) {
         let ended = self.ingest.run(&["verify", "--grace", "0s", "--json"]);
         let report: Value = serde_json::from_str(&ended.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}{}", ended.stdout, ended.stderr));
         let looked_at = report["figures"]["items"]["messages"].as_u64();
         assert!(looked_at > Some(0), "it looked at nothing: {report}");
-        let wrong = report["checks"].as_array().expect("a list of checks").iter().filter_map(|check| {
-            let found = check["found"].as_u64().filter(|found| *found > 0 && check["severity"] == "error")?;
-            Some((check["id"].as_str()?.to_owned(), found))
-        });
-        let wrong: BTreeMap<_, _> = wrong.collect();
-        assert_eq!(ended.code, Some(if wrong.is_empty() { 0 } else { 6 }), "{report}");
-        wrong
+        (ended, report)
     }
 
     /// Fails unless store and log are in order.
@@ -115,7 +173,15 @@ impl Deployment {
     }
 }
 
-const INGEST: &str = "ingest,chats,accounts,acks,repair";
+/// How often these checks found something, where they did.
+fn found(report: &Value, wanted: impl Fn(&Value) -> bool) -> BTreeMap<String, u64> {
+    let checks = report["checks"].as_array().expect("a list of checks").iter();
+    let found = checks.filter(|check| wanted(check)).filter_map(|check| {
+        let found = check["found"].as_u64().filter(|found| *found > 0)?;
+        Some((check["id"].as_str()?.to_owned(), found))
+    });
+    found.collect()
+}
 
 /// One process of the product in its folder: running, or to be started.
 pub struct Node {
@@ -187,8 +253,8 @@ pub async fn at_rest<T>(home: &Home, act: impl AsyncFnOnce(&Connected) -> T) -> 
     done
 }
 
-/// The shipped pipelines with these servers in place of the embedded engine.
-fn on_servers(store: &FaultyProxy, kafka: &Tansu, redis: &RedisServer) -> String {
+/// A shipped topology with these servers in place of the embedded engine.
+fn on_servers(file: &str, store: &FaultyProxy, kafka: &Tansu, redis: &RedisServer) -> String {
     let connections = format!(
         "[connections.store]\nkind = 'dynamodb'\nendpoint = 'http://{}'\nregion = 'eu-central-1'\n\
          [connections.log]\nkind = 'kafka'\nbrokers = '{}'\n\
@@ -198,5 +264,5 @@ fn on_servers(store: &FaultyProxy, kafka: &Tansu, redis: &RedisServer) -> String
         redis.url(),
     );
     let keys = "[auth]\nsigning_keys = [{ id = 'k1', secret_env = 'SIGNING_KEY' }]\n";
-    shipped_pipelines_on(&connections).replace("[auth]\n", keys)
+    shipped_on(file, &connections).replace("[auth]\n", keys)
 }

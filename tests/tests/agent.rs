@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use courant_client::SignedIn;
 use courant_conformance::eventually;
-use courant_tests::chat::{connect, history, next_of, send, shipped_pipelines};
+use courant_tests::chat::{TOPOLOGIES, connect, history, next_of, send, shipped};
 use courant_tests::{Home, LIMIT, home, repository, until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -93,8 +93,8 @@ async fn serve(socket: TcpStream, mood: Arc<Mutex<Mood>>, log: Arc<Mutex<Vec<Str
     }
 }
 
-/// The shipped pipelines and the example's agent, with this model and at one address for all its lives.
-fn with_agent(model: &Model) -> Home {
+/// A shipped topology and the example's agent, with this model and at one address for all its lives.
+fn with_agent(model: &Model, topology: &str) -> Home {
     let port = Port::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let example = std::fs::read_to_string(repository().join("examples/agent.toml")).unwrap();
     let (before, after) = example.split_once("responder = \"scripted\"").unwrap();
@@ -103,7 +103,15 @@ fn with_agent(model: &Model) -> Home {
         "base_url = \"{}\"\nmodel = \"test\"\nsilence = \"60s\"\nshow_every = \"1ms\"\n\n",
         model.url
     );
-    let shipped = shipped_pipelines().replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
+    // With the store as the event bus it is published by those who follow the store.
+    let after = if topology == TOPOLOGIES[0] {
+        after.to_owned()
+    } else {
+        let (after, publishes) = after.rsplit_once("[[pipeline.stage]]").unwrap();
+        assert!(publishes.contains("kafka-publish"), "{publishes}");
+        format!("{after}[[pipeline.stage]]\nkind = \"blackhole\"\n")
+    };
+    let shipped = shipped(topology).replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
     let home = home!();
     home.replace_config(&format!("{shipped}\n{before}{model}{after}"));
     home
@@ -114,11 +122,20 @@ async fn said(person: &SignedIn, chat: &str) -> Vec<String> {
     all.iter().map(|message| message["content"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Whoever tries this: a worker that dies while a model answers, questions behind it, and a refusal that is redriven.
+/// What happens: a worker that dies while a model answers, questions behind it, and a refusal that is redriven.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_answer_is_stored_once_and_in_order_although_the_process_is_killed() {
+    is_killed_and_redriven(TOPOLOGIES[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_it_is_with_the_store_as_the_event_bus() {
+    is_killed_and_redriven(TOPOLOGIES[1]).await;
+}
+
+async fn is_killed_and_redriven(topology: &str) {
     let model = Model::start().await;
-    let home = with_agent(&model);
+    let home = with_agent(&model, topology);
     let mut process = home.start(&[]);
     let ann = process.person("Ann").await;
     let wanted = json!({"chat_type": "direct", "members": ["agent_helper"]});

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use courant_client::Heard;
-use courant_tests::chat::{connect, group, history, next_of, nothing_comes, send};
-use courant_tests::{LIMIT, Signal, home};
+use courant_tests::chat::{TOPOLOGIES, connect, group, history, next_of, nothing_comes, send};
+use courant_tests::{LIMIT, Signal, home, until};
 use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -210,6 +210,21 @@ async fn nothing_acknowledged_is_lost_when_the_process_is_killed(topology: &str)
         assert!(stored.contains_key(sequence), "{id} was acknowledged as {sequence}");
     }
     assert!(acked.len() >= 150);
+    // Every event follows, in order, although nobody sends anything again.
+    until("every message has its event", LIMIT, || {
+        assert_eq!(courant.stop(), Some(0));
+        let report = home.run(&["verify", "--grace", "0s", "--json"]);
+        let report: Value = serde_json::from_str(&report.stdout).unwrap();
+        courant = home.start(&[]);
+        courant.wait_ready();
+        let found = |id: &str| {
+            let mut checks = report["checks"].as_array().unwrap().iter();
+            checks.find(|check| check["id"] == id).unwrap()["found"].as_u64().unwrap()
+        };
+        // What is written twice may be published late.
+        assert!(topology == TOPOLOGIES[0] || found("event-order") == 0, "{report}");
+        (found("message-event") == 0).then_some(())
+    });
 }
 
 /// Remembers an ack.

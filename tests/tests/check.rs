@@ -159,3 +159,19 @@ fn a_file_that_is_no_toml_is_told_by_its_place() {
     let said = home.run(&["check"]).refused(3);
     assert!(said.contains("pipelines.toml:2:"), "{said}");
 }
+
+/// A third consumer of a table would slow down the two that are there.
+#[test]
+fn a_third_follower_of_a_table_is_told_to_consume_the_log() {
+    let search = "[[pipeline]]\nname = \"search\"\n[[pipeline.stage]]\nkind = \"dynamo-stream\"\n\
+                  params = { table = \"messages\" }\n[[pipeline.stage]]\nkind = \"stdout\"\n";
+    let shipped = courant_tests::chat::shipped("examples/event-bus.toml");
+    let home = home!();
+    home.replace_config(&format!("{shipped}\n{search}"));
+    let said = home.run(&["check"]).refused(3);
+    let already = "the changes of the table `messages` are followed by the pipelines `fanout` and `publish-messages` already";
+    assert!(said.contains(already) && said.contains("consume the log instead"), "{said}");
+    assert!(said.contains("pipeline.search.stage[0]"), "{said}");
+    home.replace_config(&shipped);
+    home.run(&["check"]).ok();
+}

@@ -126,14 +126,20 @@ fn every_example_is_in_order_and_its_tests_pass() {
     assert!(!home.path("data").exists(), "neither touches anything");
 }
 
-/// A log moves on: what its consumer gives up on and does not keep is lost.
+/// A log moves on, and so does a stream: what its consumer gives up on and does not keep is lost.
 #[test]
 fn every_consumer_keeps_what_it_gives_up_on() {
     let mut consumers = 0;
-    for name in ["pipelines.toml", "examples/agent.toml", "examples/production.toml", "examples/search.toml"]
-    {
+    let consume = ["kafka-consume", "dynamo-stream"];
+    for name in [
+        "pipelines.toml",
+        "examples/agent.toml",
+        "examples/event-bus.toml",
+        "examples/production.toml",
+        "examples/search.toml",
+    ] {
         let loaded = courant::settings::load(&repository().join(name)).unwrap();
-        for topology in loaded.topologies.iter().filter(|it| it.source().spec.kind == "kafka-consume") {
+        for topology in loaded.topologies.iter().filter(|it| consume.contains(&it.source().spec.kind)) {
             consumers += 1;
             for stage in &topology.stages {
                 let on_error = format!("{:?}", stage.policy.on_error);
@@ -141,7 +147,7 @@ fn every_consumer_keeps_what_it_gives_up_on() {
             }
         }
     }
-    assert!(consumers >= 6, "only {consumers} were found");
+    assert!(consumers >= 10, "only {consumers} were found");
 }
 
 #[test]

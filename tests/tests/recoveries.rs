@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use courant_conformance::servers::Fault;
 use courant_tests::chat::{connect, group, history, send};
-use courant_tests::deployment::Deployment;
+use courant_tests::deployment::{Deployment, EVENT_BUS};
 use courant_tests::home;
 use courant_tests::load::Load;
 
@@ -108,4 +108,28 @@ async fn workers_come_and_go_under_load() {
         load.delivers_again().await;
     }
     finish(load, &deployment).await;
+}
+
+/// With the store as the event bus, whoever is killed: one worker, whose shards the other takes over; both; and who stores.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_that_follow_the_store_are_killed_under_load() {
+    let mut deployment = Deployment::start_as(EVENT_BUS, || home!()).await;
+    let load = load(&mut deployment).await;
+    for worker in 0..2 {
+        deployment.workers[worker].kill();
+        load.talks_on(SOME).await;
+        load.delivers_again().await; // by the other, if this one had the shard
+        deployment.workers[worker].start();
+    }
+    for worker in &mut deployment.workers {
+        worker.kill();
+    }
+    load.talks_on(SOME).await; // sending needs the store only
+    deployment.ingest.kill();
+    for worker in &mut deployment.workers {
+        worker.start();
+    }
+    deployment.ingest.start();
+    finish(load, &deployment).await;
+    deployment.events_are_in_order();
 }

@@ -7,14 +7,22 @@ use std::time::Duration;
 
 use courant_conformance::servers::Fault;
 use courant_tests::chat::{connect, group, history, next_of, send};
-use courant_tests::deployment::Deployment;
+use courant_tests::deployment::{Deployment, EVENT_BUS};
 use courant_tests::{LIMIT, home};
 use serde_json::json;
 use tokio::time::timeout;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_crosses_gateways_and_survives_its_servers() {
-    let mut deployment = Deployment::start(|| home!()).await;
+    crosses_gateways(Deployment::start(|| home!()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_it_does_with_the_store_as_the_event_bus() {
+    crosses_gateways(Deployment::start_as(EVENT_BUS, || home!()).await).await;
+}
+
+async fn crosses_gateways(mut deployment: Deployment) {
     let (ann, bob) = (deployment.person(0, "Ann").await, deployment.person(1, "Bob").await);
     let chat = group(&[&ann, &bob]).await;
     let (mut anns, mut bobs) = (connect(&ann).await, connect(&bob).await);

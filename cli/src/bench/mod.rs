@@ -11,6 +11,7 @@ mod process;
 pub mod replay;
 pub mod runtime;
 pub mod store;
+pub mod stream;
 
 use std::io::Write as _;
 

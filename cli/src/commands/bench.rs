@@ -23,6 +23,7 @@ pub(super) fn run(file: &Path, command: &Bench) -> anyhow::Result<()> {
         | Bench::Log(options)
         | Bench::Live(options) => (options.seconds, options.json),
         Bench::Chat(options) => (options.seconds, options.json),
+        Bench::Stream(options) => (options.seconds, options.json),
         Bench::Idle(options) => (1, options.json),
     };
     let lasting = Duration::from_secs(u64::from(seconds.max(1)));
@@ -47,6 +48,11 @@ pub(super) fn run(file: &Path, command: &Bench) -> anyhow::Result<()> {
         }
         Bench::Chat(options) => {
             on_a_runtime(bench::chat::run(file, &connections(file)?, options, lasting, report))?;
+        }
+        Bench::Stream(options) => {
+            let one = (file, connections(file)?);
+            let other = (&*options.event_bus, connections(&options.event_bus)?);
+            on_a_runtime(bench::stream::run(one, other, options, lasting, report))?;
         }
         Bench::Idle(options) => {
             on_a_runtime(bench::chat::idle(file, &connections(file)?, options.connections, report))?;

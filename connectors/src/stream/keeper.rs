@@ -11,18 +11,21 @@ use futures::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use super::compare::Compared;
 use super::leases::Leases;
 use super::share::{Plan, Standing};
 use super::shared::{Part, Shared};
 use super::{StreamOptions, StreamStart, StreamStore, wall_clock};
 use crate::model::Timestamp;
-use crate::model::tables::stream_leases::{At, Group, Lease, Lost, SCAN};
-use crate::store::{Remedy, Result, Shard, ShardId, StoreError};
+use crate::model::tables::stream_leases::{Group, Lease, Lost, SCAN};
+use crate::store::{Remedy, Result, Shard, ShardId, ShardStart, StoreError};
 
 /// Signs of life in the time of a lease: several may be late before anybody takes over.
 const BEATS: u32 = 4;
 /// While somebody is to let go for us.
 const SOON: Duration = Duration::from_millis(100);
+/// Stores tell when a change happened in whole seconds: one of this second may look older than it is.
+const WHOLE_SECONDS: Duration = Duration::from_secs(1);
 /// Shards whose loss is written in one transaction; it holds a hundred writes.
 const LOST_AT_ONCE: usize = 90;
 
@@ -62,7 +65,12 @@ struct Rounds {
 impl Rounds {
     async fn run(mut self) {
         loop {
-            let pause = match self.round().await {
+            let done = self.round().await;
+            if done.is_err() {
+                // A store that does not answer us may not answer the others either: nobody is late for that.
+                self.seen.clear();
+            }
+            let pause = match done {
                 Ok(pause) => pause,
                 Err(error) if error.remedy() == Remedy::Stop => {
                     self.shared.fail(error);
@@ -91,7 +99,7 @@ impl Rounds {
         let Some(group) = group else {
             let since = match self.options.start {
                 StreamStart::Oldest => Timestamp::from_unix_millis(0),
-                StreamStart::Latest => wall_clock().into(),
+                StreamStart::Latest => (wall_clock() - WHOLE_SECONDS).into(),
             };
             self.leases.begin(since).await?;
             return Ok(Duration::ZERO);
@@ -111,7 +119,6 @@ impl Rounds {
         let plan = Standing { leases: &leases, is_scanning, me, held: &held, expired: &expired }.plan();
         let waits = plan.ask_for.is_some() || leases.iter().any(|lease| lease.wanted_by.as_ref() == Some(me));
         self.carry_out(&plan, &group).await?;
-        self.forget_what_is_done(&leases).await?;
         Ok(if waits || is_scanning { SOON.min(self.beat()) } else { self.beat() })
     }
 
@@ -153,12 +160,13 @@ impl Rounds {
         }
     }
 
-    /// Leases of others that gave no sign of life for as long as a lease lasts, by our own clock.
+    /// Leases whose holders gave no sign of life for as long as a lease lasts, by our own clock, and those that nobody
+    /// has, although somebody asked for them as long ago.
     fn expired(&mut self, leases: &[Lease]) -> BTreeSet<ShardId> {
         let now = Instant::now();
         let mut expired = BTreeSet::new();
         let mut seen = BTreeMap::new();
-        for lease in leases.iter().filter(|lease| lease.holder.is_some()) {
+        for lease in leases.iter().filter(|lease| lease.holder.is_some() || lease.wanted_by.is_some()) {
             let known = self
                 .seen
                 .get(&lease.shard)
@@ -193,49 +201,78 @@ impl Rounds {
         }
     }
 
-    /// Adds new shards to the group, and begins a scan if changes are lost; whether anything was written.
+    /// Adds new shards to the group, forgets those that are over, and begins a scan if changes are lost; whether
+    /// anything of that was written which others go by.
     async fn learn_shards(&mut self, group: &Group, leases: &[Lease]) -> Result<bool> {
-        let every = self.options.list_shards_every;
-        if self.listed.as_ref().is_none_or(|(at, _)| at.elapsed() >= every) {
-            let shards = self.store.shards(&self.options.table).await?;
-            self.listed = Some((Instant::now(), shards));
-        }
-        let Some((_, listed)) = &self.listed else { return Ok(false) };
-        let known: BTreeMap<&ShardId, &Lease> = leases.iter().map(|lease| (&lease.shard, lease)).collect();
-        let is_listed = |shard: &ShardId| listed.iter().any(|other| other.id == *shard);
-        let new: Vec<&Shard> = listed.iter().filter(|shard| !known.contains_key(&shard.id)).collect();
-        // A shard that came and went unseen: its child is the proof. Before the first look there is none to miss.
-        let unseen = new
-            .iter()
-            .filter_map(|shard| shard.parent.as_ref())
-            .any(|parent| !leases.is_empty() && !is_listed(parent) && !known.contains_key(parent));
-        let gone = leases
-            .iter()
-            .filter(|lease| lease.shard.0 != SCAN && !lease.has_ended() && !is_listed(&lease.shard));
         let trimmed = self.shared.trimmed();
-        let parts = leases.iter().filter(|lease| trimmed.contains(&lease.shard) && is_listed(&lease.shard));
-        let lost: Vec<_> =
-            gone.map(|lease| (lease, Lost::Whole)).chain(parts.map(|lease| (lease, Lost::Part))).collect();
-        let begins_scan = (unseen || !lost.is_empty()) && !group.is_scanning;
-        if begins_scan {
-            tracing::warn!(group = self.options.group, table = %self.options.table, shards = lost.len(),
-                "changes were removed before they were read; the whole table is scanned in their place");
-            self.leases.begin_scan(group, &lost[..lost.len().min(LOST_AT_ONCE)]).await?;
-            self.shared.forget_trimmed();
+        let is_trimmed = |lease: &&Lease| trimmed.contains(&(lease.shard.clone(), lease.term));
+        let trimmed: Vec<&Lease> = leases.iter().filter(is_trimmed).collect();
+        let is_settled = |(at, listed): &(Instant, Vec<Shard>)| {
+            let is_nothing = || trimmed.is_empty() && Compared::of(listed, leases).is_nothing();
+            // While a scan is under way nobody reads a shard, and no other scan begins.
+            at.elapsed() < self.options.list_shards_every && (group.is_scanning || is_nothing())
+        };
+        if self.listed.as_ref().is_some_and(is_settled) {
+            return Ok(false);
         }
-        let added = new.iter().map(|shard| self.leases.add(&shard.id, shard.parent.as_ref()));
-        join_all(added).await.into_iter().collect::<Result<()>>()?;
-        Ok(begins_scan || !new.is_empty())
+        // Anything new is looked at anew: a list from before the leases were read does not have the shards that others
+        // have added since, and may have some that they have forgotten.
+        let listed = self.store.shards(&self.options.table).await?;
+        self.listed = Some((Instant::now(), listed.clone()));
+        let Compared { new, unseen, gone, over } = Compared::of(&listed, leases);
+        let (gone, over) = (self.surely_gone(gone).await?, self.surely_gone(over).await?);
+        let is_lost = |lease: &&Lease| !gone.iter().any(|gone| gone.shard == lease.shard);
+        let parts = trimmed.into_iter().filter(is_lost).map(|lease| (lease, Lost::Part));
+        let lost: Vec<_> = gone.iter().map(|lease| (*lease, Lost::Whole)).chain(parts).collect();
+        let missed = self.missed(&unseen).await?;
+        let begins =
+            (missed || !lost.is_empty()) && !group.is_scanning && self.begin_scan(group, &lost).await?;
+        for shard in &new {
+            self.leases.add(&shard.id, shard.parent.as_ref()).await?;
+        }
+        join_all(over.iter().map(|lease| self.leases.forget(lease)))
+            .await
+            .into_iter()
+            .collect::<Result<()>>()?;
+        Ok(begins || !new.is_empty())
     }
 
-    /// Forgets shards that are done and that the store does not know any more.
-    async fn forget_what_is_done(&self, leases: &[Lease]) -> Result<()> {
-        let Some((_, listed)) = &self.listed else { return Ok(()) };
-        let is_over = |lease: &&Lease| {
-            let at_end = lease.place.at == At::Ended && lease.shard.0 != SCAN;
-            at_end && lease.holder.is_none() && !listed.iter().any(|shard| shard.id == lease.shard)
-        };
-        let forgotten = leases.iter().filter(is_over).map(|lease| self.leases.forget(lease));
-        join_all(forgotten).await.into_iter().collect()
+    async fn begin_scan(&self, group: &Group, lost: &[(&Lease, Lost)]) -> Result<bool> {
+        tracing::warn!(group = self.options.group, table = %self.options.table, shards = lost.len(),
+            "changes were removed before they were read; the whole table is scanned in their place");
+        // The others are found again after it.
+        self.leases.begin_scan(group, &lost[..lost.len().min(LOST_AT_ONCE)]).await
+    }
+
+    /// Of shards that were not listed, those that cannot be read either: lists can be behind.
+    async fn surely_gone<'a>(&self, unlisted: Vec<&'a Lease>) -> Result<Vec<&'a Lease>> {
+        let mut gone = Vec::new();
+        for lease in unlisted {
+            if self.is_gone(&lease.shard).await? {
+                gone.push(lease);
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Whether any of these parents is gone. One that is only missing in the list is added, so that it is read first.
+    async fn missed(&self, unseen: &[&ShardId]) -> Result<bool> {
+        let mut missed = false;
+        for parent in unseen {
+            if self.is_gone(parent).await? {
+                missed = true;
+            } else {
+                self.leases.add(parent, None).await?;
+            }
+        }
+        Ok(missed)
+    }
+
+    async fn is_gone(&self, shard: &ShardId) -> Result<bool> {
+        match self.store.open_shard(&self.options.table, shard, ShardStart::Oldest).await {
+            Ok(_) => Ok(false),
+            Err(StoreError::Trimmed { .. } | StoreError::Invalid(_)) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 }

@@ -81,12 +81,13 @@ impl Leases {
         }
     }
 
-    /// Does nothing if the group has changed, as when another has begun a scan.
-    pub(super) async fn begin_scan(&self, seen: &Group, lost: &[(&Lease, Lost)]) -> Result<()> {
+    /// Whether it has begun; not if the group has changed, as when another has begun one, or if somebody writes.
+    pub(super) async fn begin_scan(&self, seen: &Group, lost: &[(&Lease, Lost)]) -> Result<bool> {
         let writes = stream_leases::begin_scan_writes(&self.group, seen, lost);
         match self.store.transact(Transaction { writes, token: None }).await {
-            Err(StoreError::TransactionCanceled { .. }) => Ok(()),
-            begun => begun,
+            Ok(()) => Ok(true),
+            Err(StoreError::TransactionCanceled { .. }) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

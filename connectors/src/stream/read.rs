@@ -21,7 +21,7 @@ pub(super) const CLOCKS_APART: Duration = Duration::from_secs(300);
 
 /// What a read brought.
 pub(super) enum Found {
-    /// At least one.
+    /// At least one, or none of the first read of a reader: it can be read.
     Changes(Vec<FoundChange>),
     /// Items of a scan, possibly none, and the place behind them.
     Page(Vec<Change>, At),
@@ -65,13 +65,19 @@ impl ReadJob {
     async fn read(&self, cursor: &mut Cursor) -> Result<Found> {
         let mut idle = self.options.idle_wait;
         loop {
+            let is_first = cursor.reader.is_none();
             let changes = match self.read_once(cursor, &mut idle).await? {
                 ShardRead::Ended => return Ok(Found::Ended),
                 ShardRead::Changes(changes) => changes,
             };
             // What is not full was all there was.
             cursor.waits_first = changes.len() < BATCH;
-            let Some(first) = changes.first() else { continue };
+            let Some(first) = changes.first() else {
+                if is_first {
+                    return Ok(Found::Changes(Vec::new()));
+                }
+                continue;
+            };
             self.check_first(&first.sequence).await?;
             return self.look_at(changes).await.map(Found::Changes);
         }
@@ -129,7 +135,6 @@ impl ReadJob {
             if gets.is_empty() { Vec::new() } else { self.store.batch_get(gets).await? }.into_iter();
         let found = changes.into_iter().map(|change| {
             let is_stale = doubtful(&change) && now.next().is_none_or(|item| item != change.new);
-            // the store tells times by the second, or worse
             let is_old = is_before(&change, SystemTime::from(since));
             FoundChange { is_passed_over: is_stale || is_old, change }
         });

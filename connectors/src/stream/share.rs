@@ -1,7 +1,8 @@
 //! Who should have which shard. Plain data in, a plan out.
 //!
 //! Whoever has less than its share takes what is free, and when nothing is, asks the one that has the most. Nobody
-//! gives away unasked, so two that come at the same time settle by who wrote first.
+//! gives away unasked, so two that come at the same time settle by who wrote first. What was let go for somebody is
+//! theirs to take: the one who let it go would be faster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,13 +37,20 @@ impl<'a> Standing<'a> {
             if let Some(holder) = self.holder(lease) {
                 by_holder.entry(holder).or_default().push(lease);
             }
+            // Who asks is one of us, although it may have nothing yet.
+            if let Some(asking) = self.asking(lease) {
+                by_holder.entry(asking).or_default();
+            }
         }
         let workers = by_holder.len();
         let most = readable.len().div_ceil(workers);
         let mine = self.held.len();
         let is_free = |lease: &&&'a Lease| self.holder(lease).is_none() && !self.held.contains(&lease.shard);
-        let free = readable.iter().filter(is_free).copied();
-        let take: Vec<_> = free.take(most.saturating_sub(mine)).collect();
+        let free = || readable.iter().filter(is_free).copied();
+        let ours = free().filter(|lease| self.asking(lease) == Some(self.me));
+        let anybodys = free().filter(|lease| self.asking(lease).is_none());
+        let mut take: Vec<&Lease> = ours.collect();
+        take.extend(anybodys.take(most.saturating_sub(mine + take.len())));
         let is_short = take.is_empty() && mine < readable.len() / workers;
         let asked = readable.iter().any(|lease| lease.wanted_by.as_ref() == Some(self.me));
         let ask_for = (is_short && !asked).then(|| {
@@ -73,6 +81,11 @@ impl<'a> Standing<'a> {
         let holder = lease.holder.as_ref()?;
         let left_over = holder == self.me && !self.held.contains(&lease.shard);
         (!left_over && !self.expired.contains(&lease.shard)).then_some(holder)
+    }
+
+    /// Who asks for a shard, unless it did not take it for too long.
+    fn asking(&self, lease: &'a Lease) -> Option<&'a WorkerId> {
+        lease.wanted_by.as_ref().filter(|_| !self.expired.contains(&lease.shard))
     }
 
     fn is_readable(&self, lease: &Lease) -> bool {
@@ -146,6 +159,23 @@ mod tests {
             plan(&three, &["a"], &[], false),
             (vec![], None),
             "nobody gains by going round in circles"
+        );
+    }
+
+    #[test]
+    fn what_is_let_go_for_somebody_is_theirs() {
+        let mut leases = [lease("a", None), lease("b", Some("me")), lease("c", None)];
+        leases[0].wanted_by = Some("you".into());
+        assert_eq!(plan(&leases, &["b"], &[], false), (vec!["c".into()], None), "of three two");
+        assert_eq!(plan(&leases, &["b"], &["a"], false).0, ["a", "c"], "unless they never come");
+        leases[0].wanted_by = Some("me".into());
+        assert_eq!(plan(&leases, &["b"], &[], false).0, ["a", "c"]);
+        let mut all_mine = [lease("a", Some("me")), lease("b", Some("me")), lease("c", None)];
+        all_mine[0].wanted_by = Some("you".into());
+        assert_eq!(
+            plan(&all_mine, &["a", "b"], &[], false).0,
+            [] as [String; 0],
+            "they are two, although one has none"
         );
     }
 

@@ -46,18 +46,30 @@ pub(super) struct Shared {
     changed: Notify,
     /// For the keeper: there is something to do before its time.
     wanted: Notify,
-    /// Milliseconds since 1970 of the oldest change that is handed out and not done; zero if there is none.
-    oldest_open: AtomicU64,
+    /// Milliseconds since 1970 from which on not everything is done; zero if everything is.
+    behind_since: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
     parts: BTreeMap<ShardId, Part>,
-    /// Shards of which changes are lost.
-    trimmed: BTreeSet<ShardId>,
+    /// Shards of which changes are lost, in the term that found out.
+    trimmed: BTreeSet<(ShardId, u64)>,
     failure: Option<StoreError>,
     /// How many scans the group has begun.
     scans: u64,
+}
+
+impl State {
+    /// Whether it was held in this term.
+    fn drop_part(&mut self, shard: &ShardId, term: u64) -> bool {
+        self.trimmed.remove(&(shard.clone(), term));
+        let is_held = self.parts.get(shard).is_some_and(|part| part.term == term);
+        if is_held {
+            self.parts.remove(shard);
+        }
+        is_held
+    }
 }
 
 impl Shared {
@@ -100,8 +112,7 @@ impl Shared {
     /// The lease is another's, or nobody's.
     pub(super) fn lose(&self, shard: &ShardId, term: u64) {
         let mut state = self.state();
-        if state.parts.get(shard).is_some_and(|part| part.term == term) {
-            state.parts.remove(shard);
+        if state.drop_part(shard, term) {
             tracing::warn!(shard = %shard.0, term, "lost a shard before everything read from it was done");
         }
         drop(state);
@@ -110,25 +121,17 @@ impl Shared {
 
     /// Like [`lose`](Self::lose), as it was meant to be. Others may go on with its children now.
     pub(super) fn released(&self, shard: &ShardId, term: u64) {
-        let mut state = self.state();
-        if state.parts.get(shard).is_some_and(|part| part.term == term) {
-            state.parts.remove(shard);
-        }
-        drop(state);
+        self.state().drop_part(shard, term);
         self.wanted.notify_one();
     }
 
-    pub(super) fn report_trimmed(&self, shard: ShardId) {
-        self.state().trimmed.insert(shard);
+    pub(super) fn report_trimmed(&self, shard: ShardId, term: u64) {
+        self.state().trimmed.insert((shard, term));
         self.wanted.notify_one();
     }
 
-    pub(super) fn trimmed(&self) -> BTreeSet<ShardId> {
+    pub(super) fn trimmed(&self) -> BTreeSet<(ShardId, u64)> {
         self.state().trimmed.clone()
-    }
-
-    pub(super) fn forget_trimmed(&self) {
-        self.state().trimmed.clear();
     }
 
     pub(super) fn fail(&self, error: StoreError) {
@@ -148,13 +151,13 @@ impl Shared {
         self.state().scans
     }
 
-    pub(super) fn set_oldest_open(&self, at: Option<SystemTime>) {
+    pub(super) fn set_behind_since(&self, at: Option<SystemTime>) {
         let since = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-        self.oldest_open.store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.behind_since.store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    pub(super) fn oldest_open(&self) -> Option<SystemTime> {
-        let millis = self.oldest_open.load(Ordering::Relaxed);
+    pub(super) fn behind_since(&self) -> Option<SystemTime> {
+        let millis = self.behind_since.load(Ordering::Relaxed);
         (millis > 0).then(|| UNIX_EPOCH + Duration::from_millis(millis))
     }
 }

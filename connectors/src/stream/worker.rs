@@ -116,10 +116,11 @@ impl StreamWorker {
         failed
     }
 
-    /// Tells when the oldest change happened that is handed out and not done: how far behind this worker is.
-    pub fn oldest_open(&self) -> impl Fn() -> Option<SystemTime> + Send + use<> {
+    /// Tells since when this worker is behind: when the oldest change happened that was read and is not done, or since
+    /// when a shard cannot be read.
+    pub fn behind_since(&self) -> impl Fn() -> Option<SystemTime> + Send + use<> {
         let shared = Arc::clone(&self.shared);
-        move || shared.oldest_open()
+        move || shared.behind_since()
     }
 
     /// The shards that this worker has.
@@ -165,6 +166,9 @@ impl StreamWorker {
         let lost: Vec<ShardId> = lost.map(|(shard, _)| shard.clone()).collect();
         self.feeds.retain(|shard, _| !lost.contains(shard));
         self.turns.retain(|shard| !lost.contains(shard));
+        if !lost.is_empty() {
+            self.tell_lag(); // what was open in them is no more our business
+        }
         self.gone.extend(lost);
         for (shard, part) in parts {
             if let Some(feed) = self.feeds.get_mut(&shard) {
@@ -192,7 +196,7 @@ impl StreamWorker {
     }
 
     fn tell_lag(&self) {
-        self.shared.set_oldest_open(self.feeds.values().filter_map(Feed::oldest_open).min());
+        self.shared.set_behind_since(self.feeds.values().filter_map(Feed::behind_since).min());
     }
 
     /// Begins what can begin; when something else becomes due.
@@ -237,8 +241,11 @@ impl StreamWorker {
     fn settle(&mut self, Done { shard, term, what }: Done) -> Result<()> {
         let Some(feed) = self.feeds.get_mut(&shard).filter(|feed| feed.term == term) else { return Ok(()) };
         match what {
-            What::CalledOff => {}
-            What::Read(cursor, Ok(found)) => feed.found(cursor, found),
+            What::CalledOff => feed.called_off(),
+            What::Read(cursor, Ok(found)) => {
+                feed.found(cursor, found);
+                self.tell_lag();
+            }
             What::Released(Ok(())) => {
                 self.shared.released(&shard, term);
                 self.feeds.remove(&shard);
@@ -248,10 +255,11 @@ impl StreamWorker {
             | What::Released(Err(StoreError::ConditionFailed { .. })) => self.shared.lose(&shard, term),
             What::Read(_, Err(StoreError::Trimmed { .. })) => {
                 feed.stop();
-                self.shared.report_trimmed(shard);
+                self.shared.report_trimmed(shard, term);
             }
             What::Read(_, Err(error)) => {
                 feed.read_failed(Instant::now() + self.options.longest_idle_wait);
+                self.tell_lag();
                 return Err(error);
             }
             What::Released(Err(error)) => {

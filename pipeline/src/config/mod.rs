@@ -11,6 +11,7 @@ mod diagnostic;
 mod draft;
 pub mod entry;
 mod env;
+mod followers;
 mod glob;
 mod layers;
 mod letters;

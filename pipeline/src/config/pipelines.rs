@@ -7,6 +7,7 @@ use super::authority::{self, Declared};
 use super::diagnostic::Origin;
 use super::draft::{Check, Draft};
 use super::entry::{PipelineEntry, StageEntry};
+use super::followers::Followers;
 use super::letters;
 use super::source::Spot;
 use super::suggest::quote;
@@ -18,7 +19,7 @@ use crate::spec::Preferences;
 /// Checks every pipeline and returns those without errors.
 pub(super) fn check_all(node: &Node, check: &mut Check<'_>) -> Vec<Topology> {
     let mut names: BTreeMap<&str, &Spot> = BTreeMap::new();
-    let mut topologies = Vec::new();
+    let (mut topologies, mut followers) = (Vec::new(), Followers::default());
     for (index, node) in node.elements().iter().enumerate() {
         let before = check.report.errors();
         let draft = Draft::read(node, index, check);
@@ -26,6 +27,7 @@ pub(super) fn check_all(node: &Node, check: &mut Check<'_>) -> Vec<Topology> {
         let links = wiring::wire(&draft, check.registry, check.report);
         check_authority(&draft, &links, check);
         letters::check(&draft, check.report);
+        followers.check(&draft, check.report);
         refuse_lanes(&draft, &links, check);
         if check.report.errors() == before {
             topologies.extend(topology(draft, &links, check));

@@ -183,11 +183,11 @@ impl Source for DynamoStream {
             Start::Latest => StreamStart::Latest,
         };
         let worker = StreamWorker::join(Arc::new(store), options);
-        let (pipeline, oldest) = (self.pipeline.clone(), worker.oldest_open());
+        let (pipeline, behind_since) = (self.pipeline.clone(), worker.behind_since());
         self.telling.spawn(async move {
             loop {
-                let lag = oldest().and_then(|at| clock::now().duration_since(at).ok()).unwrap_or_default();
-                metrics::stream_lag(&pipeline, lag);
+                let since = behind_since().and_then(|at| clock::now().duration_since(at).ok());
+                metrics::stream_lag(&pipeline, since.unwrap_or_default());
                 tokio::time::sleep(TELL_LAG_EVERY).await;
             }
         });
@@ -213,7 +213,9 @@ impl Source for DynamoStream {
     }
 
     async fn close(&mut self) -> Result<(), StageError> {
-        self.telling.abort_all();
+        self.telling.shutdown().await;
+        // Whoever takes over is behind, or nobody is.
+        metrics::stream_lag(&self.pipeline, Duration::ZERO);
         let Some(worker) = self.worker.take() else { return Ok(()) };
         worker.close().await.map_err(|error| store_error("let go of the stream", error))
     }

@@ -4,7 +4,7 @@
 //! crate of its own, apart from the end-to-end tests, so that a change to a connector is tried without building the
 //! product around it.
 //!
-//! [`model`] is a suite above them: the data model's access patterns, on any store. [`crash`]: a process that writes to the embedded engine until it is killed, and what must be there afterwards. [`deployment`]: what the product leaves on store and log, for those who look at it.
+//! [`model`] is a suite above them: the data model's access patterns, on any store. [`stream`]: workers that follow a table together. [`crash`]: a process that writes to the embedded engine until it is killed, and what must be there afterwards. [`deployment`]: what the product leaves on store and log, for those who look at it.
 
 pub mod crash;
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -18,6 +18,8 @@ pub mod log;
 pub mod model;
 pub mod servers;
 pub mod store;
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+pub mod stream;
 mod wait;
 
 pub use wait::{LIMIT, eventually, until};

@@ -21,7 +21,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// How fast a sender sends.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Pace {
+pub(in crate::bench) enum Pace {
     /// So many without an answer at any moment.
     InFlight(usize),
     /// One each so often, the first after a while.
@@ -55,11 +55,13 @@ impl Window {
 
 /// Latencies in microseconds, of what counts.
 #[derive(Default)]
-pub(super) struct Taken {
-    pub(super) micros: Vec<u32>,
+pub(in crate::bench) struct Taken {
+    pub(in crate::bench) micros: Vec<u32>,
+    /// When each of these was sent, in the same order; of several senders one may share a moment with another.
+    pub(in crate::bench) sent: Vec<u64>,
     /// Of these, how many came while sending went on.
-    pub(super) in_window: u64,
-    pub(super) refused: u64,
+    pub(in crate::bench) in_window: u64,
+    pub(in crate::bench) refused: u64,
 }
 
 impl Taken {
@@ -67,12 +69,14 @@ impl Taken {
         let now = Instant::now();
         if let Some(micros) = window.taken(sent, now) {
             self.micros.push(micros);
+            self.sent.push(sent);
             self.in_window += u64::from(now < window.until);
         }
     }
 
     pub(super) fn add(&mut self, other: Self) {
         self.micros.extend(other.micros);
+        self.sent.extend(other.sent);
         self.in_window += other.in_window;
         self.refused += other.refused;
     }

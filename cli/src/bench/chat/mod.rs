@@ -20,16 +20,20 @@ use tokio::task::JoinSet;
 
 use super::Figure;
 use crate::args::ChatBenchOptions;
-use load::{Pace, Taken, WARM_UP, Window};
-use people::{Chat, Shape};
-use server::{Server, StoreUsage};
+pub(super) use load::Pace;
+pub(super) use load::Taken;
+use load::{WARM_UP, Window};
+use people::Chat;
+pub(super) use people::Shape;
+pub(super) use server::Server;
+use server::StoreUsage;
 
 /// Messages in flight, for the figures named after them.
 const IN_FLIGHT: [usize; 3] = [1, 16, 256];
 /// The last of them, whose figures of cost have no number in their names.
 const BUSIEST: &str = "256";
 /// Messages a second of the last figure.
-const FIXED_RATE: usize = 500;
+pub(super) const FIXED_RATE: usize = 500;
 /// How `--growth` goes up.
 const GROWTH: [usize; 4] = [1, 10, 100, 1000];
 /// Sockets connected at a time.
@@ -44,9 +48,8 @@ pub async fn run(
     lasting: Duration,
     mut report: impl FnMut(&Figure),
 ) -> anyhow::Result<()> {
-    if !(2..=1000).contains(&options.members) || options.chats == 0 {
-        bail!("there must be a chat or more, each of 2 to 1000 members");
-    }
+    let shape = Shape { chats: options.chats, members: options.members };
+    shape.check()?;
     if options.growth {
         return growth(file, connections, lasting, report).await;
     }
@@ -54,7 +57,6 @@ pub async fn run(
         Some(url) => Server::at(url)?,
         None => Server::start(file, connections).await?,
     };
-    let shape = Shape { chats: options.chats, members: options.members };
     let bench = Bench::prepare(server, shape).await?;
     let share = lasting / u32::try_from(IN_FLIGHT.len() + 1).expect("a few");
     for in_flight in IN_FLIGHT {
@@ -89,33 +91,37 @@ async fn growth(
 }
 
 /// So many in flight altogether, over the chats' senders.
-fn in_flight_paces(in_flight: usize, chats: usize) -> Vec<Option<Pace>> {
+pub(super) fn in_flight_paces(in_flight: usize, chats: usize) -> Vec<Option<Pace>> {
     let of_chat = |chat: usize| in_flight / chats + usize::from(chat < in_flight % chats);
     (0..chats).map(|chat| Some(of_chat(chat)).filter(|count| *count > 0).map(Pace::InFlight)).collect()
 }
 
 /// Every sender in turn, evenly over time.
-fn fixed_rate_paces(chats: usize) -> Vec<Option<Pace>> {
+pub(super) fn fixed_rate_paces(chats: usize) -> Vec<Option<Pace>> {
     let share = |number: usize| Duration::from_secs_f64(number as f64 / FIXED_RATE as f64);
     (0..chats).map(|chat| Some(Pace::Every(share(chats), share(chat)))).collect()
 }
 
 /// A server with people in chats.
-struct Bench {
-    server: Server,
+pub(super) struct Bench {
+    pub(super) server: Server,
     people: Vec<SignedIn>,
     chats: Vec<Chat>,
 }
 
 impl Bench {
-    async fn prepare(server: Server, shape: Shape) -> anyhow::Result<Self> {
+    pub(super) async fn prepare(server: Server, shape: Shape) -> anyhow::Result<Self> {
         let people = people::sign_up(&server.client, people::people(shape)).await?;
         let chats = people::chats(&people, shape).await?;
         Ok(Self { server, people, chats })
     }
 
     /// Everybody connects; those with a pace send, all others listen.
-    async fn measure(&self, paces: Vec<Option<Pace>>, share: Duration) -> anyhow::Result<Measured> {
+    pub(super) async fn measure(
+        &self,
+        paces: Vec<Option<Pace>>,
+        share: Duration,
+    ) -> anyhow::Result<Measured> {
         let sending: Vec<Option<(usize, Pace)>> = {
             let mut by_person = vec![None; self.people.len()];
             for (chat, pace) in paces.iter().enumerate() {
@@ -164,11 +170,11 @@ struct Usage {
     store: StoreUsage,
 }
 
-struct Measured {
-    acked: Taken,
-    delivered: Taken,
+pub(super) struct Measured {
+    pub(super) acked: Taken,
+    pub(super) delivered: Taken,
     usage: Usage,
-    seconds: f64,
+    pub(super) seconds: f64,
 }
 
 impl Measured {
@@ -202,7 +208,7 @@ impl Measured {
     }
 }
 
-fn percentile(sorted: &[u32], share: usize) -> Option<f64> {
+pub(super) fn percentile(sorted: &[u32], share: usize) -> Option<f64> {
     sorted.get(sorted.len() * share / 100).map(|micros| f64::from(*micros) / 1e3)
 }
 

@@ -8,12 +8,20 @@ use serde_json::json;
 const AT_ONCE: usize = 8;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
-    pub(super) chats: usize,
-    pub(super) members: usize,
+pub(in crate::bench) struct Shape {
+    pub(in crate::bench) chats: usize,
+    pub(in crate::bench) members: usize,
 }
 
-pub(super) struct Chat {
+impl Shape {
+    pub(in crate::bench) fn check(self) -> anyhow::Result<()> {
+        let is_possible = (2..=1000).contains(&self.members) && self.chats > 0;
+        anyhow::ensure!(is_possible, "there must be a chat or more, each of 2 to 1000 members");
+        Ok(())
+    }
+}
+
+pub(in crate::bench) struct Chat {
     pub(super) id: String,
     /// Positions among the people; the first one sends.
     pub(super) members: Vec<usize>,

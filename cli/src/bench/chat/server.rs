@@ -16,7 +16,7 @@ use tokio::time::Instant;
 /// Starting makes tables and topics where there are none yet.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-pub(super) struct Server {
+pub(in crate::bench) struct Server {
     pub(super) client: Client,
     process: Option<Process>,
 }
@@ -59,7 +59,7 @@ impl Server {
     }
 
     /// Starts the file's pipelines in a folder of their own beside the configured one, without limits of rate.
-    pub(super) async fn start(file: &Path, connections: &Connections) -> anyhow::Result<Self> {
+    pub(in crate::bench) async fn start(file: &Path, connections: &Connections) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("courant-bench-").tempdir_in(".");
         let folder = folder.context("cannot make a folder for the server's data here")?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -126,7 +126,7 @@ impl Server {
     }
 
     /// Ends the server that was started here and waits for it.
-    pub(super) async fn stop(self) -> anyhow::Result<()> {
+    pub(in crate::bench) async fn stop(self) -> anyhow::Result<()> {
         if let Some(process) = self.process {
             process.stop().await?;
         }

@@ -57,7 +57,7 @@ pub struct Lease {
     pub holder: Option<WorkerId>,
     pub term: u64,
     pub beat: u64,
-    /// Who asks the holder to let go.
+    /// Who asks the holder to let go, and is to have it then.
     pub wanted_by: Option<WorkerId>,
     pub place: Place,
 }
@@ -199,9 +199,9 @@ impl Hold<'_> {
         self.write(placed(Update::new(), place))
     }
 
-    /// The holder lets go.
+    /// The holder lets go; whoever asked for it still does.
     pub fn release_write(self, place: &Place) -> Write {
-        self.write(placed(Update::new().remove("holder").remove("wanted_by"), place))
+        self.write(placed(Update::new().remove("holder"), place))
     }
 
     fn write(self, update: Update) -> Write {

@@ -144,6 +144,36 @@ error: pipeline `socket` is on the connection plane, but its stage `publish` wri
 }
 
 #[test]
+fn a6_a_table_has_two_followers() {
+    let text = "\
+[[pipeline]]
+name = 'deliver'
+stage = [{ kind = 'follow', params = { table = 'messages', group = 'one' } }, { kind = 'file' }]
+[[pipeline]]
+name = 'deliver-more'
+stage = [{ kind = 'follow', params = { table = 'messages', group = 'one' } }, { kind = 'file' }]
+[[pipeline]]
+name = 'publish'
+stage = [{ kind = 'follow', params = { table = 'messages', group = 'two' } }, { kind = 'file' }]
+[[pipeline]]
+name = 'search'
+stage = [{ kind = 'follow', params = { table = 'messages', group = 'three' } }, { kind = 'file' }]
+";
+    let expected = "\
+error: the changes of the table `messages` are followed by the pipelines `deliver` and `publish` already
+  --> pipelines.toml:12:19 (pipeline.search.stage[0])
+   |
+12 | stage = [{ kind = 'follow', params = { table = 'messages', group = 'three' } }, { kind = 'file' }]
+   |                   ^^^^^^^^
+   = help: a shard of a change stream serves two readers at a time: consume the log instead, where one of them \
+publishes what changed (rule A6: two followers of a table)
+";
+    assert_eq!(refused(text), expected);
+    loaded(&text.replace("'three'", "'two'"));
+    loaded(&text.replace("'messages', group = 'three'", "'chats', group = 'three'"));
+}
+
+#[test]
 fn a_stage_that_cannot_be_built_is_not_accused_of_anything() {
     let found = refused(
         "\

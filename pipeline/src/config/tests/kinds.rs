@@ -42,6 +42,24 @@ impl Stage for Nothing {
     }
 }
 
+/// One of those who share what changes in a table.
+struct Following(String);
+
+#[async_trait]
+impl Source for Following {
+    fn identity(&self) -> String {
+        self.0.clone()
+    }
+
+    async fn open(&mut self, _: &Positions) -> Result<(), StageError> {
+        Ok(())
+    }
+
+    async fn read(&mut self, _: usize) -> Result<Read, StageError> {
+        Ok(Read::End)
+    }
+}
+
 /// Declares a config struct and what it builds.
 macro_rules! kind {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident : $type:ty),* $(,)? } => |$config:ident| $build:expr) => {
@@ -79,6 +97,10 @@ kind!(Generate {
     Ok(Built::source(Nothing))
 });
 kind!(Letters { queue: String } => |config| Ok(Built::source(Nothing).drains(config.queue)));
+kind!(Follow { table: String, group: String } => |config| {
+    let following = Following(format!("{}:{}", config.group, config.table));
+    Ok(Built::source(following).touches(Level::Store, Mode::Stream, config.table))
+});
 kind!(Filter {
     /// Keeps the records for which this is true.
     expr: String,
@@ -129,6 +151,7 @@ const DELIVERY: &str = "delivery";
 
 static GENERATE: StageSpec = StageSpec::source::<Generate>("generate", EVENT).summary("Makes records.");
 static LETTERS: StageSpec = StageSpec::source::<Letters>("letters", JSON).summary("Reads dead letters.");
+static FOLLOW: StageSpec = StageSpec::source::<Follow>("follow", JSON);
 static FILE_SOURCE: StageSpec = StageSpec::source::<Generate>("file", JSON).summary("Reads lines.");
 static FILE_SINK: StageSpec = StageSpec::sink::<Plain>("file", Takes::Any).summary("Writes lines.");
 static GATHER: StageSpec = StageSpec::sink::<Gather>("gather", Takes::Any);
@@ -160,6 +183,7 @@ static KINDS: &[&StageSpec] = &[
     &CACHE_FILL,
     &WEBHOOK,
     &LETTERS,
+    &FOLLOW,
 ];
 
 #[derive(Debug, PartialEq, Deserialize, Serialize, JsonSchema)]

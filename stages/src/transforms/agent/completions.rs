@@ -59,6 +59,8 @@ pub(super) struct Completions {
     /// The fields that every request has.
     fields: Map<String, Value>,
     instructions: Option<String>,
+    /// To keep it out of errors, where a server repeats what it was sent.
+    key: Option<String>,
     timeout: Duration,
     silence: Duration,
     pause: Pause,
@@ -75,10 +77,9 @@ impl Plan {
                 address(&url).map_err(|error| failed(format!("the address in `{name}` is wrong: {error}")))?
             }
         };
-        let mut headers = Vec::new();
-        if let Some((key, _)) = self.key.read().map_err(failed)? {
-            headers.push(("authorization".to_owned(), format!("Bearer {key}")));
-        }
+        let key = self.key.read().map_err(failed)?.map(|(key, _)| key);
+        let bearer = |key: &String| ("authorization".to_owned(), format!("Bearer {key}"));
+        let headers: Vec<_> = key.iter().map(bearer).collect();
         let receiver = Receiver::new(address, &headers, self.silence.min(self.timeout), self.connections)
             .map_err(|error| StageError::fatal("prepare to ask the model", error))?;
         let mut fields = self.options.clone();
@@ -89,6 +90,7 @@ impl Plan {
             receiver,
             fields,
             instructions: self.instructions.clone(),
+            key: key.filter(|key| !key.is_empty()),
             timeout: self.timeout,
             silence: self.silence,
             pause: Pause::default(),
@@ -148,7 +150,9 @@ impl Completions {
         let coming = begun.map_err(|error| unanswered(ASK, error))?;
         self.pause.heed(coming.status.as_u16(), coming.retry_after);
         if !coming.status.is_success() {
-            return Err(refused(ASK, SERVER, &coming.into_answer().await));
+            let mut answer = coming.into_answer().await;
+            answer.text = self.without_key(&answer.text);
+            return Err(refused(ASK, SERVER, &answer));
         }
         if coming.content_type == "text/event-stream" {
             self.listen(coming, draft).await
@@ -176,7 +180,7 @@ impl Completions {
                 if data == DONE {
                     return Ok(());
                 }
-                let added = added(&data)?;
+                let added = self.added(&data)?;
                 has_ended |= added.is_last;
                 if draft.push(&added.text).await == Room::Full {
                     return Ok(());
@@ -195,7 +199,7 @@ impl Completions {
         while let Some(bytes) = self.next(&mut coming).await? {
             whole.extend_from_slice(&bytes);
         }
-        draft.push(&added(&whole)?.text).await;
+        draft.push(&self.added(&whole)?.text).await;
         Ok(())
     }
 
@@ -206,22 +210,26 @@ impl Completions {
         };
         next.map_err(|error| unanswered(ASK, error))
     }
-}
 
-fn added(data: &[u8]) -> Result<Added, StageError> {
-    let failed = |what: &str| {
-        let said = quoted(&String::from_utf8_lossy(data));
-        StageError::retry(ASK, format!("the {SERVER} {what}: {said}"))
-    };
-    let part: Part = serde_json::from_slice(data).map_err(|_| failed("sends no completion"))?;
-    if part.error.is_some_and(|error| !error.is_null()) {
-        return Err(failed("failed while it answered"));
+    fn added(&self, data: &[u8]) -> Result<Added, StageError> {
+        let failed = |what: &str| {
+            let said = quoted(&self.without_key(&String::from_utf8_lossy(data)));
+            StageError::retry(ASK, format!("the {SERVER} {what}: {said}"))
+        };
+        let part: Part = serde_json::from_slice(data).map_err(|_| failed("sends no completion"))?;
+        if part.error.is_some_and(|error| !error.is_null()) {
+            return Err(failed("failed while it answered"));
+        }
+        // A part without choices tells of what it costs.
+        let Some(choice) = part.choices.into_iter().next() else {
+            return Ok(Added { text: String::new(), is_last: false });
+        };
+        let is_last = choice.finish_reason.is_some();
+        let text = choice.delta.or(choice.message).and_then(|text| text.content).unwrap_or_default();
+        Ok(Added { text, is_last })
     }
-    // A part without choices tells of what it costs.
-    let Some(choice) = part.choices.into_iter().next() else {
-        return Ok(Added { text: String::new(), is_last: false });
-    };
-    let is_last = choice.finish_reason.is_some();
-    let text = choice.delta.or(choice.message).and_then(|text| text.content).unwrap_or_default();
-    Ok(Added { text, is_last })
+
+    fn without_key(&self, said: &str) -> String {
+        self.key.as_ref().map_or_else(|| said.to_owned(), |key| said.replace(key.as_str(), "[key]"))
+    }
 }

@@ -19,7 +19,7 @@ pub mod model;
 pub mod queries;
 pub mod scans;
 mod suite;
-mod table;
+pub(crate) mod table;
 pub mod tables;
 pub mod transactions;
 pub mod ttl;

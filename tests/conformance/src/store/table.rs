@@ -15,7 +15,7 @@ pub(super) fn unique_name(case: &str) -> Name {
 }
 
 /// Items by the text `k` alone.
-pub(super) fn plain() -> TableSchema {
+pub(crate) fn plain() -> TableSchema {
     TableSchema {
         name: Name::default(),
         partition: KeyAttribute::text("k"),
@@ -59,25 +59,25 @@ pub(super) fn key(k: &str) -> Key {
 }
 
 /// An item of a table by `k`.
-pub(super) fn item(k: &str) -> Item {
+pub(crate) fn item(k: &str) -> Item {
     Item::new().with("k", k)
 }
 
-pub(super) struct Table {
-    pub(super) store: Arc<dyn Store>,
-    pub(super) name: Name,
+pub(crate) struct Table {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) name: Name,
 }
 
 impl Table {
     /// A new table like this one; its name is made from the case's.
-    pub(super) async fn create(store: &Arc<dyn Store>, case: &str, like: TableSchema) -> Self {
+    pub(crate) async fn create(store: &Arc<dyn Store>, case: &str, like: TableSchema) -> Self {
         let schema = TableSchema { name: unique_name(case), ..like };
         let created = store.create_table(&schema).await.expect("a new table can be made");
         assert!(matches!(created, Created::New { .. }), "{created:?}");
         Self { store: Arc::clone(store), name: schema.name }
     }
 
-    pub(super) async fn put(&self, item: Item) {
+    pub(crate) async fn put(&self, item: Item) {
         self.write(Write::put(self.name.clone(), item), Returning::Nothing)
             .await
             .expect("a put without condition");

@@ -326,3 +326,25 @@ async fn a_missing_key_is_said_when_it_opens() {
     assert_eq!(error.class, Class::Fatal);
     assert!(error.to_string().contains("`COURANT_TEST_NO_KEY`"), "{error}");
 }
+
+#[tokio::test]
+async fn a_server_that_repeats_the_key_does_not_make_it_known() {
+    let model = Model::start(|number, _| match number {
+        0 => Say::Raw(
+            "HTTP/1.1 401 Unauthorized\r\ncontent-length: 15\r\nconnection: close\r\n\r\nbad key: sesame"
+                .to_owned(),
+        ),
+        _ => Say::Raw(format!("{EVENTS}data: {{\"error\": \"sesame is no key\"}}\n\n")),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, "sesame\n").unwrap();
+    let scene = Scene::new(model.params(&json!({"api_key_file": key}))).await;
+    let chat = scene.world.chat(&[ANN, AGENT]).await;
+    let question = scene.say(&chat, ANN, "one").await;
+    for said in ["bad key: [key]", "[key] is no key"] {
+        let fates = scene.run(vec![question.clone()]).await;
+        assert!(fates[0].contains(said) && !fates[0].contains("sesame"), "{fates:?}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Changes that are not kept any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use courant_connectors::store::{Change, Store};
+use courant_connectors::stream::StreamEvent;
+
+use super::following::{Followed, Given};
+use crate::eventually;
+
+const KEYS: usize = 40;
+
+/// No key was ever given as it had been before.
+fn never_goes_back(given: &[Given]) {
+    let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+    for one in given {
+        let before = seen.insert(&one.key, one.version).unwrap_or_default();
+        assert!(one.version >= before, "{one:?} after version {before}");
+    }
+}
+
+/// Then everything comes as it should, once what was given by the scan and is in the tail, too, is past.
+async fn and_the_tail_goes_on(followed: &Followed) {
+    followed.write(KEYS).await;
+    followed.all_came("g").await;
+    for _ in 0..2 {
+        followed.forget();
+        followed.write(KEYS).await;
+        followed.all_came("g").await;
+        let given = followed.given("g");
+        assert_eq!(given.len(), KEYS, "each once: {given:?}");
+        assert!(given.iter().all(|given| !given.is_scanned), "{given:?}");
+    }
+}
+
+pub async fn lost_changes_are_answered_by_a_scan_that_rejoins_the_tail(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "lost_changes_are_answered").await;
+    followed.write(KEYS).await;
+    let one = followed.runs("one");
+    followed.all_came("g").await;
+    one.closes().await;
+    for _ in 0..2 {
+        followed.write(KEYS).await;
+    }
+    followed.stream.trim().await;
+    followed.forget();
+    followed.write(KEYS / 2).await;
+    let _workers = [followed.runs("one"), followed.runs("two")];
+    // While they scan.
+    followed.write(KEYS / 4).await;
+    followed.all_came("g").await;
+    let given = followed.given("g");
+    assert!(given.iter().any(|given| given.is_scanned), "{given:?}");
+    never_goes_back(&given);
+    and_the_tail_goes_on(&followed).await;
+}
+
+pub async fn a_scan_whose_worker_dies_goes_on(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "a_scan_whose_worker_dies").await;
+    followed.write(KEYS).await;
+    let one = followed.runs("one");
+    followed.all_came("g").await;
+    one.closes().await;
+    followed.write(KEYS).await;
+    followed.stream.trim().await;
+    followed.forget();
+    let mut dying = followed.join("g", "dying");
+    let mut done = BTreeSet::new();
+    while done.is_empty() {
+        match dying.next(100).await.expect("the store works") {
+            StreamEvent::Changes(handed) if handed.is_scanned => {
+                done.extend(handed.changes.iter().map(|(_, change)| key(change)));
+                let (last, _) = handed.changes.last().expect("at least one");
+                dying.done([(handed.shard, *last)]).await.expect("places can be written");
+            }
+            StreamEvent::Changes(handed) => panic!("{handed:?} is from before"),
+            StreamEvent::Gone(_) => {}
+        }
+    }
+    dying.next(100).await.expect("another page, of which nothing is done");
+    drop(dying);
+    let _two = followed.runs("two");
+    let given = eventually("the rest", async || {
+        let given = followed.given("g");
+        (given.iter().filter(|given| given.is_scanned).count() == KEYS - done.len()).then_some(given)
+    });
+    let given = given.await;
+    assert!(
+        given.iter().all(|given| !done.contains(&given.key)),
+        "a page that was done comes again: {given:?}"
+    );
+    never_goes_back(&given);
+    and_the_tail_goes_on(&followed).await;
+}
+
+fn key(change: &Change) -> String {
+    change.new.as_ref().and_then(|item| item.text("k")).expect("a key").to_owned()
+}
+
+pub async fn shards_that_are_gone_are_answered_by_a_scan(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "shards_that_are_gone").await;
+    followed.write(KEYS).await;
+    let one = followed.runs("one");
+    followed.all_came("g").await;
+    one.closes().await;
+    followed.write(KEYS).await;
+    // Two generations: of the first nobody ever heard.
+    followed.stream.split().await;
+    followed.write(KEYS).await;
+    followed.stream.split().await;
+    followed.stream.trim().await;
+    followed.forget();
+    followed.write(KEYS / 2).await;
+    let _workers = [followed.runs("one"), followed.runs("two")];
+    followed.all_came("g").await;
+    never_goes_back(&followed.given("g"));
+    and_the_tail_goes_on(&followed).await;
+}
+
+/// The worker is there all the time, and too slow.
+pub async fn changes_lost_while_reading_are_noticed(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "changes_lost_while_reading").await;
+    let _workers = [followed.runs("one"), followed.runs("two")];
+    followed.write(KEYS).await;
+    followed.all_came("g").await;
+    followed.stream.breaks(true);
+    for _ in 0..2 {
+        followed.write(KEYS).await;
+    }
+    followed.stream.trim().await;
+    followed.stream.breaks(false);
+    followed.all_came("g").await;
+    let given = followed.given("g");
+    assert!(given.iter().any(|given| given.is_scanned), "{given:?}");
+    never_goes_back(&given);
+    and_the_tail_goes_on(&followed).await;
+}
