@@ -37,6 +37,9 @@ impl Engine<'_> {
     pub async fn estimate(&self, request: &Request) -> Result<Estimate> {
         let plan = self.plan(request)?;
         plan.check(&request.from)?;
+        self.check_pace(request)?;
+        // It is asked how fast it could go.
+        let request = &Request { yield_over: None, ..request.clone() };
         let (start, fence, _, scanned) = self.range(&plan, request).await?;
         let join = serde_json::Value::Null;
         let history = if scanned {

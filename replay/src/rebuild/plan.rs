@@ -12,6 +12,7 @@ use courant_connectors::model::topics::messages_persisted;
 use courant_pipeline::config::{StageNode, Topology, did_you_mean};
 use courant_pipeline::derived::Derived;
 use courant_pipeline::spec::{Effect, Level, Mode, Role};
+use courant_pipeline::units::Span;
 use courant_pipeline::{Services, StageSpec};
 use courant_stages::sinks::blackhole;
 use courant_stages::sources::{dynamo_scan, kafka_consume, kafka_read};
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::receipt::Named;
 use super::request::{From, Request};
-use super::{Error, Result};
+use super::{Error, Result, yielding};
 
 /// A pipeline that can be rebuilt.
 pub(super) struct Plan {
@@ -116,6 +117,13 @@ impl Plan {
         if let Some(rate) = request.rate {
             params["rate"] = json!(rate);
         }
+        let (spec, params) = match request.yield_over {
+            Some(over) => {
+                let over = Span(over).to_string();
+                (&yielding::SPEC, json!({"kind": spec.kind, "params": params, "over": over}))
+            }
+            None => (spec, params),
+        };
         let source = self.topology.source();
         let node = StageNode { spec, params, outputs: Vec::new(), access: Vec::new(), ..source.clone() };
         let mut topology = self.topology.clone();
