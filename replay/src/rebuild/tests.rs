@@ -2,6 +2,7 @@
 
 mod bad;
 mod damage;
+mod effects;
 mod property;
 mod swapping;
 mod world;

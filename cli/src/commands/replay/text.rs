@@ -54,6 +54,9 @@ fn receipt(receipt: &Receipt) -> String {
             ));
         }
         lines.extend(comparison.stages.iter().flat_map(stage));
+        lines.extend(comparison.not_compared.iter().map(|(stage, effect)| {
+            format!("  {stage}: not compared, since `{effect}` before it would have its effects again")
+        }));
     }
     lines.push(String::new());
     lines.push(ending(receipt));
