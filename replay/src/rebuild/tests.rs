@@ -4,5 +4,6 @@ mod bad;
 mod damage;
 mod effects;
 mod property;
+mod stores;
 mod swapping;
 mod world;
