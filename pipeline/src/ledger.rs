@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::ack::{ReadAcks, Settled, Tally};
+use crate::latency::Latency;
 use crate::metrics::SourceMetrics;
 use crate::stage::{Partition, Positions};
 
@@ -21,6 +22,7 @@ pub(crate) struct Progress {
     read: AtomicU64,
     tally: Mutex<Tally>,
     moved: Notify,
+    latency: Latency,
     metrics: SourceMetrics,
 }
 
@@ -31,6 +33,7 @@ impl Progress {
 
     pub(crate) fn read(&self, count: u64) {
         self.read.fetch_add(count, Ordering::AcqRel);
+        self.latency.read(count);
         self.metrics.read(count);
     }
 
@@ -42,6 +45,7 @@ impl Progress {
             tally.dead_lettered += batch.dead_lettered;
             tally.failed += batch.failed;
         }
+        self.latency.ended(batch.sum(), since_read);
         self.metrics.resolved(batch, since_read);
         self.moved.notify_one();
     }
@@ -61,6 +65,11 @@ impl Progress {
 
     pub(crate) fn records_read(&self) -> u64 {
         self.read.load(Ordering::Acquire)
+    }
+
+    /// How long records take at the moment.
+    pub(crate) fn latency(&self) -> Duration {
+        self.latency.now()
     }
 
     pub(crate) fn tally(&self) -> Tally {

@@ -16,6 +16,7 @@ pub mod derived;
 mod error;
 pub mod health;
 pub mod intake;
+mod latency;
 mod ledger;
 pub mod metrics;
 mod payload;

@@ -29,6 +29,8 @@ pub struct Deployment {
     pub before_kafka: KafkaProxy,
     pub kafka: Tansu,
     dynoxide: Dynoxide,
+    /// The configuration up to the pipelines: which servers there are.
+    settings: String,
 }
 
 /// Credentials for a store that anybody may use.
@@ -104,10 +106,11 @@ impl Deployment {
         let end = pipelines.find("[[pipeline]]").expect("the shipped file has pipelines");
         let tail = "\n[edge.limits]\nenabled = false\n";
         let relayed = relay(format!("to = ['127.0.0.1:{relay_port}']"));
-        let gateway = || Node::new(home(), &format!("{}{tail}{relayed}", &pipelines[..end]), &[]);
+        let settings = pipelines[..end].to_owned();
+        let gateway = || Node::new(home(), &format!("{settings}{tail}{relayed}"), &[]);
         let gateways = [gateway(), gateway()];
         let mut started =
-            Self { gateways, ingest, workers, redis, before_store, before_kafka, kafka, dynoxide };
+            Self { gateways, ingest, workers, redis, before_store, before_kafka, kafka, dynoxide, settings };
         started.start_processes();
         started
     }
@@ -120,6 +123,11 @@ impl Deployment {
         for gateway in &mut self.gateways {
             gateway.process().wait_ready();
         }
+    }
+
+    /// One more process on the same servers, with pipelines of its own; to be started.
+    pub fn beside(&self, home: Home, pipelines: &str) -> Node {
+        Node::new(home, &format!("{}{pipelines}", self.settings), &["--without-edge"])
     }
 
     /// What `courant verify` finds wrong, without waiting for anything that is late: how often, by check. Beside it

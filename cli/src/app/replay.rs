@@ -1,6 +1,7 @@
 //! Rebuilding derived stores: in the running process, or in a command of its own if there is none.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +9,7 @@ use anyhow::bail;
 use courant_edge::WorkLine;
 use courant_pipeline::config::Loaded;
 use courant_pipeline::runtime::Runtime;
-use courant_replay::rebuild::{self, Engine, Estimate, Listed, Progress, Receipt, Request};
+use courant_replay::rebuild::{self, Engine, Estimate, Listed, Pace, Progress, Receipt, Request};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -23,12 +24,31 @@ use super::{StopSignals, open_host};
 pub enum ReplayAsk {
     Start(Request),
     Estimate(Request),
-    Resume { pipeline: String },
-    Approve { pipeline: String },
-    Rollback { pipeline: String },
-    Discard { pipeline: String, generation: String },
-    List { pipeline: Option<String> },
-    Show { pipeline: String, generation: Option<String> },
+    Resume {
+        pipeline: String,
+        #[serde(default)]
+        pace: Pace,
+    },
+    Pause {
+        pipeline: String,
+    },
+    Approve {
+        pipeline: String,
+    },
+    Rollback {
+        pipeline: String,
+    },
+    Discard {
+        pipeline: String,
+        generation: String,
+    },
+    List {
+        pipeline: Option<String>,
+    },
+    Show {
+        pipeline: String,
+        generation: Option<String>,
+    },
 }
 
 /// What is told of them.
@@ -40,6 +60,7 @@ pub enum ReplayUpdate {
     Estimate(Estimate),
     List(Vec<Listed>),
     Discarded,
+    Paused,
 }
 
 impl ReplayAsk {
@@ -47,11 +68,11 @@ impl ReplayAsk {
     fn changes(&self) -> Option<&str> {
         match self {
             Self::Start(request) => Some(&request.pipeline),
-            Self::Resume { pipeline }
+            Self::Resume { pipeline, .. }
             | Self::Approve { pipeline }
             | Self::Rollback { pipeline }
             | Self::Discard { pipeline, .. } => Some(pipeline),
-            Self::Estimate(_) | Self::List { .. } | Self::Show { .. } => None,
+            Self::Estimate(_) | Self::List { .. } | Self::Show { .. } | Self::Pause { .. } => None,
         }
     }
 }
@@ -66,19 +87,42 @@ pub(super) struct Replays {
     tasks: TaskTracker,
 }
 
+/// What stops each of them.
 #[derive(Default)]
-struct UnderWay(Mutex<BTreeSet<String>>);
+struct UnderWay(Mutex<BTreeMap<String, CancellationToken>>);
 
 impl UnderWay {
-    fn pipelines(&self) -> MutexGuard<'_, BTreeSet<String>> {
+    fn pipelines(&self) -> MutexGuard<'_, BTreeMap<String, CancellationToken>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A turn for one pipeline; none if somebody else has it.
-    fn enter(self: &Arc<Self>, pipeline: &str) -> Option<Turn> {
-        let is_free = self.pipelines().insert(pipeline.to_owned());
-        is_free.then(|| Turn { of: Arc::clone(self), pipeline: pipeline.to_owned() })
+    fn enter(self: &Arc<Self>, pipeline: &str, stop: &CancellationToken) -> Option<Turn> {
+        match self.pipelines().entry(pipeline.to_owned()) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(free) => {
+                free.insert(stop.clone());
+                Some(Turn { of: Arc::clone(self), pipeline: pipeline.to_owned() })
+            }
+        }
     }
+
+    /// Stops it in good order; whoever watches is told how to go on.
+    fn pause(&self, pipeline: &str) -> Result<(), String> {
+        match self.pipelines().get(pipeline) {
+            Some(stop) => {
+                stop.cancel();
+                Ok(())
+            }
+            None => Err(nothing_to_pause(pipeline)),
+        }
+    }
+}
+
+fn nothing_to_pause(pipeline: &str) -> String {
+    format!(
+        "no replay of `{pipeline}` is under way in a running process; one that runs by itself is stopped with Ctrl-C"
+    )
 }
 
 struct Turn {
@@ -102,14 +146,19 @@ impl Replays {
     ) -> Result<mpsc::Receiver<WorkLine>, String> {
         let ask: ReplayAsk = serde_json::from_value(ask)
             .map_err(|error| format!("{error}; is the command as old as the process?"))?;
+        let (runtime, stop) = (Arc::clone(runtime), stop.child_token());
         let turn = match ask.changes() {
-            Some(pipeline) => Some(self.under_way.enter(pipeline).ok_or_else(|| {
-                format!("another replay of `{pipeline}` is under way; wait for it, or stop it with Ctrl-C where it was started")
+            Some(pipeline) => Some(self.under_way.enter(pipeline, &stop).ok_or_else(|| {
+                format!("another replay of `{pipeline}` is under way; wait for it, or stop it with --pause")
             })?),
             None => None,
         };
         let (to, from) = mpsc::channel(LINES); // full: progress is left out, the last line waits
-        let (runtime, stop) = (Arc::clone(runtime), stop.child_token());
+        if let ReplayAsk::Pause { pipeline } = &ask {
+            self.under_way.pause(pipeline)?;
+            let _ = to.try_send(line(&ReplayUpdate::Paused)); // there is room
+            return Ok(from);
+        }
         self.tasks.spawn(async move {
             let _turn = turn;
             let listener = to.clone();
@@ -155,7 +204,7 @@ fn line(line: &ReplayUpdate) -> WorkLine {
 async fn carry_out(engine: &Engine<'_>, ask: ReplayAsk) -> rebuild::Result<ReplayUpdate> {
     let receipt = match ask {
         ReplayAsk::Start(request) => engine.start(request).await?,
-        ReplayAsk::Resume { pipeline } => engine.resume(&pipeline).await?,
+        ReplayAsk::Resume { pipeline, pace } => engine.resume_at(&pipeline, pace).await?,
         ReplayAsk::Approve { pipeline } => engine.approve(&pipeline).await?,
         ReplayAsk::Rollback { pipeline } => engine.rollback(&pipeline).await?,
         ReplayAsk::Show { pipeline, generation } => engine.show(&pipeline, generation.as_deref()).await?,
@@ -163,6 +212,7 @@ async fn carry_out(engine: &Engine<'_>, ask: ReplayAsk) -> rebuild::Result<Repla
         ReplayAsk::List { pipeline } => {
             return engine.list(pipeline.as_deref()).await.map(ReplayUpdate::List);
         }
+        ReplayAsk::Pause { .. } => return Ok(ReplayUpdate::Paused),
         ReplayAsk::Discard { pipeline, generation } => {
             engine.discard(&pipeline, &generation).await?;
             return Ok(ReplayUpdate::Discarded);
@@ -177,6 +227,9 @@ pub async fn replay_here(
     ask: ReplayAsk,
     progress: impl Fn(Progress) + Send + Sync,
 ) -> anyhow::Result<ReplayUpdate> {
+    if let ReplayAsk::Pause { pipeline } = &ask {
+        bail!(nothing_to_pause(pipeline));
+    }
     let host = open_host(loaded).await?;
     let mut signals = StopSignals::listen()?;
     let stop = CancellationToken::new();
@@ -212,10 +265,14 @@ mod tests {
     #[test]
     fn a_pipeline_is_rebuilt_by_one_at_a_time() {
         let under_way = Arc::new(UnderWay::default());
-        let first = under_way.enter("search").expect("nobody else");
-        assert!(under_way.enter("search").is_none());
-        assert!(under_way.enter("analytics").is_some(), "another pipeline is another matter");
+        let (stop, other) = (CancellationToken::new(), CancellationToken::new());
+        let first = under_way.enter("search", &stop).expect("nobody else");
+        assert!(under_way.enter("search", &other).is_none());
+        assert!(under_way.enter("analytics", &other).is_some(), "another pipeline is another matter");
+        under_way.pause("search").expect("it is under way");
+        assert!(stop.is_cancelled() && !other.is_cancelled());
         drop(first);
-        assert!(under_way.enter("search").is_some());
+        assert!(under_way.pause("search").is_err());
+        assert!(under_way.enter("search", &other).is_some());
     }
 }

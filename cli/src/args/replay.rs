@@ -22,6 +22,10 @@ pub struct Replay {
     /// Records per second at the most, so that live traffic is not held up.
     #[arg(long, value_name = "RECORDS")]
     pub rate: Option<f64>,
+    /// Stand back while records of live pipelines take longer than this, such as `50ms`: those of the running process
+    /// that clients wait for. It slows down to a hundred records a second, and goes on.
+    #[arg(long = "yield", value_name = "TIME")]
+    pub yield_over: Option<Span>,
     /// End records at this stage, which would have effects that somebody sees again.
     #[arg(long, value_name = "STAGE", value_delimiter = ',')]
     pub suppress: Vec<String>,
@@ -40,7 +44,10 @@ pub struct Replay {
     /// Say what it would take, and make nothing.
     #[arg(long, conflicts_with = "action")]
     pub dry_run: bool,
-    /// Go on with a rebuild that was stopped or killed.
+    /// Stop a rebuild that the running process carries out, in good order; --resume goes on.
+    #[arg(long, group = "action")]
+    pub pause: bool,
+    /// Go on with a rebuild that was stopped, paused or killed; with --rate or --yield at another pace.
     #[arg(long, group = "action")]
     pub resume: bool,
     /// Put the newest rebuild in place, whatever its comparison said.

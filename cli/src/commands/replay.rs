@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use courant_edge::admin::{AdminClient, ClientError};
-use courant_replay::rebuild::{Receipt, Request, State};
+use courant_replay::rebuild::{Pace, Receipt, Request, State};
 use tokio::signal::ctrl_c;
 
 use self::progress::ProgressLine;
@@ -51,16 +51,21 @@ fn ask(arguments: Replay) -> anyhow::Result<ReplayAsk> {
     if let Some(generation) = arguments.show {
         return Ok(ReplayAsk::Show { pipeline, generation });
     }
+    if arguments.pause {
+        return Ok(ReplayAsk::Pause { pipeline });
+    }
+    if arguments.rate.is_some_and(|rate| !(1e-6..=1e9).contains(&rate)) {
+        bail!("--rate is a number of records per second above zero");
+    }
+    let pace = Pace { rate: arguments.rate, yield_over: arguments.yield_over.map(|over| over.0) };
     match (arguments.resume, arguments.approve, arguments.rollback, arguments.from) {
-        (true, ..) => Ok(ReplayAsk::Resume { pipeline }),
+        (true, ..) => Ok(ReplayAsk::Resume { pipeline, pace }),
         (_, true, ..) => Ok(ReplayAsk::Approve { pipeline }),
         (_, _, true, _) => Ok(ReplayAsk::Rollback { pipeline }),
         (.., Some(from)) => {
-            if arguments.rate.is_some_and(|rate| !(1e-6..=1e9).contains(&rate)) {
-                bail!("--rate is a number of records per second above zero");
-            }
             let request = Request {
-                rate: arguments.rate,
+                rate: pace.rate,
+                yield_over: pace.yield_over,
                 suppress: arguments.suppress,
                 allow: arguments.allow,
                 segments: arguments.segments,

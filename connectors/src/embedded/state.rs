@@ -12,12 +12,15 @@ use fjall::{CompressionType, Database, Keyspace, OwnedWriteBatch, PersistMode};
 
 use super::recovery::{self, OpenError};
 use super::shared::open_keyspace;
+use crate::files::make_whole;
 
 /// Blocks read from disk that are kept in memory.
 const CACHE_BYTES: u64 = 16 << 20;
 /// See the engine's own: what is in memory only, and replayed when the folder is opened.
 const JOURNAL_BYTES: u64 = 64 << 20;
 const WORKERS: usize = 2;
+/// What the engine below takes a folder for its own by. One that lacks it and has anything else can never be opened.
+const MADE_LAST: &str = "version";
 
 /// A key with its value.
 pub type Pair = (Vec<u8>, Vec<u8>);
@@ -41,6 +44,14 @@ impl StateStore {
     /// Opens the folder, which may be empty. Only one can have it open.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
         recovery::check_files(folder)?;
+        if !folder.join(MADE_LAST).exists() {
+            let failed = |source| OpenError::Io { folder: folder.to_owned(), source };
+            make_whole(folder, |beside| Self::open_in(beside).map(drop), failed)?;
+        }
+        Self::open_in(folder)
+    }
+
+    fn open_in(folder: &Path) -> Result<Self, OpenError> {
         let builder = Database::builder(folder)
             .cache_size(CACHE_BYTES)
             .max_journaling_size(JOURNAL_BYTES)

@@ -14,13 +14,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
 
-use super::{FileError, blocking, create_private_folder};
+use super::{FileError, blocking, create_private_folder, make_whole};
 
 /// Some megabytes each: a pipeline's table is no database server.
 const CACHE_BYTES: u64 = 16 << 20;
 const IN_MEMORY_BYTES: u64 = 16 << 20;
 /// In front of the value: version and time, eight bytes each.
 const HEADER: usize = 16;
+const OPENING: &str = "open the table";
+/// What the engine below takes a folder for its own by. One that lacks it and has anything else can never be opened.
+const MADE_LAST: &str = "version";
 
 /// What the table says about a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,11 +58,12 @@ impl KeyedTable {
     /// The same on a thread that may block.
     pub fn open_now(folder: &Path) -> Result<Self, FileError> {
         create_private_folder(folder)?;
-        let failed = |error| failed("open the table", folder, error);
-        let database =
-            Database::builder(folder).cache_size(CACHE_BYTES).worker_threads(1).open().map_err(failed)?;
-        let options = || KeyspaceCreateOptions::default().max_memtable_size(IN_MEMORY_BYTES);
-        let rows = database.keyspace("rows", options).map_err(failed)?;
+        let failed = |error| failed(OPENING, folder, error);
+        if !folder.join(MADE_LAST).exists() {
+            let make = |beside: &Path| open_in(beside).map(drop).map_err(failed);
+            make_whole(folder, make, |source| failed(source.into()))?;
+        }
+        let (database, rows) = open_in(folder).map_err(failed)?;
         let folder = folder.to_owned();
         Ok(Self(Arc::new(Inner { folder, database, rows, writing: Mutex::new(()) })))
     }
@@ -100,6 +104,13 @@ impl KeyedTable {
         }
         Ok(())
     }
+}
+
+fn open_in(folder: &Path) -> Result<(Database, Keyspace), fjall::Error> {
+    let database = Database::builder(folder).cache_size(CACHE_BYTES).worker_threads(1).open()?;
+    let options = || KeyspaceCreateOptions::default().max_memtable_size(IN_MEMORY_BYTES);
+    let rows = database.keyspace("rows", options)?;
+    Ok((database, rows))
 }
 
 impl Inner {
@@ -177,6 +188,8 @@ fn failed(doing: &'static str, folder: &Path, error: fjall::Error) -> FileError 
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     fn row(key: &str, version: u64, value: &'static str) -> Row {
@@ -199,6 +212,21 @@ mod tests {
         let listed = table.list("", Some("a"), 1).await.unwrap();
         assert_eq!(listed, [row("b", 2, "two")]);
         assert!(table.list("x", None, 9).await.unwrap().is_empty());
+    }
+
+    /// What there is room for at first is not taken for a table.
+    #[tokio::test]
+    async fn a_table_that_could_not_be_made_is_made_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = folder.path().join("table");
+        let no_room = |_: &Path| Err(io::Error::from(io::ErrorKind::StorageFull));
+        let half = |beside: &Path| std::fs::write(beside.join("lock"), "").and_then(|()| no_room(beside));
+        super::super::make_whole(&table, half, |error| error).unwrap_err();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+        for _ in 0..2 {
+            KeyedTable::open(&table).await.unwrap().put(vec![row("a", 1, "a")]).await.unwrap();
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[tokio::test]

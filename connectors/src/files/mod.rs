@@ -97,6 +97,31 @@ fn replace_file(folder: &Path, path: &Path, content: &[u8]) -> Result<(), FileEr
     sync_folder(folder)
 }
 
+/// Makes a folder beside its place and moves it there: it is whole, or there is none, whatever the disk or a crash does.
+/// An empty folder may be there already. What a crash leaves beside it begins with `.making-`.
+pub(crate) fn make_whole<E>(
+    folder: &Path,
+    make: impl FnOnce(&Path) -> Result<(), E>,
+    failed: impl Fn(io::Error) -> E,
+) -> Result<(), E> {
+    let parent = folder.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    let beside = parent.join(format!(".making-{}", ulid::Ulid::generate()));
+    let create = || DirBuilder::new().recursive(true).mode(0o700).create(&beside);
+    let made = create().map_err(&failed).and_then(|()| make(&beside));
+    let put = made.and_then(|()| match std::fs::rename(&beside, folder) {
+        Ok(()) => Ok(true),
+        // Somebody else was faster; opening it tells whether it is theirs.
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
+        Err(error) => Err(failed(error)),
+    });
+    if !matches!(put, Ok(true)) {
+        // It is in nobody's way if it cannot be removed.
+        let _ = std::fs::remove_dir_all(&beside);
+        return put.map(drop);
+    }
+    File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;

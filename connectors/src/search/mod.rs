@@ -96,6 +96,10 @@ impl SearchError {
             TantivyError::ErrorInThread(_) | TantivyError::SystemError(_) | TantivyError::Poisoned => {
                 io::Error::other(error.to_string())
             }
+            // What the disk says reaches here as text by some ways.
+            TantivyError::InternalError(reason) if reason.contains("(os error ") => {
+                io::Error::other(reason.clone())
+            }
             TantivyError::IncompatibleIndex(_)
             | TantivyError::OpenReadError(OpenReadError::IncompatibleIndex(_)) => {
                 return Self::OtherVersion { folder: folder.to_owned() };

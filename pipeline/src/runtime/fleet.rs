@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use futures::future::{OptionFuture, join_all};
 use serde::{Deserialize, Serialize};
@@ -162,6 +163,14 @@ impl Runtime {
 
     pub fn health(&self) -> Vec<PipelineHealth> {
         self.read(|pipelines| pipelines.values().map(|pipeline| pipeline.shared.health()).collect())
+    }
+
+    /// How long records take at the moment, from reading to their end, in the slowest of these pipelines.
+    pub fn latency(&self, of: impl Fn(&Topology) -> bool) -> Duration {
+        self.read(|pipelines| {
+            let wanted = pipelines.values().filter(|pipeline| of(&pipeline.topology));
+            wanted.map(|pipeline| pipeline.shared.progress.latency()).max().unwrap_or_default()
+        })
     }
 
     /// What runs now.

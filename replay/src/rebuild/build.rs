@@ -11,7 +11,7 @@ use super::compare::{Comparison, Look};
 use super::plan::{History, Plan};
 use super::progress::Phase;
 use super::receipt::{Named, Receipt, State, config_version, named, unnamed};
-use super::request::{At, From, Request, To};
+use super::request::{At, From, Pace, Request, To};
 use super::{Engine, Error, Result};
 
 /// How often to look at what differs: after the first look everything has had time to come.
@@ -22,6 +22,7 @@ impl Engine<'_> {
     pub async fn start(&self, request: Request) -> Result<Receipt> {
         let plan = self.plan(&request)?;
         plan.check(&request.from)?;
+        self.check_pace(&request)?;
         let generations = self.generations(&request.pipeline)?;
         self.refuse_unfinished(&request.pipeline).await?;
         let (start, fence, fence_at, scanned) = self.range(&plan, &request).await?;
@@ -51,11 +52,28 @@ impl Engine<'_> {
         self.go_on(&plan, receipt, &generation).await
     }
 
-    /// Goes on with one that was stopped or killed.
+    /// Goes on with one that was stopped or killed, as fast as it was told to.
     pub async fn resume(&self, pipeline: &str) -> Result<Receipt> {
-        let (receipt, generation) = self.newest(pipeline, "resumed", |state| state != State::Live).await?;
+        self.resume_at(pipeline, Pace::default()).await
+    }
+
+    /// The same, at another pace from now on.
+    pub async fn resume_at(&self, pipeline: &str, pace: Pace) -> Result<Receipt> {
+        let (mut receipt, generation) =
+            self.newest(pipeline, "resumed", |state| state != State::Live).await?;
+        let request = &mut receipt.request;
+        request.rate = pace.rate.or(request.rate);
+        request.yield_over = pace.yield_over.or(request.yield_over);
+        self.check_pace(&receipt.request)?;
         let plan = self.plan_again(&receipt)?;
         self.go_on(&plan, receipt, &generation).await
+    }
+
+    pub(super) fn check_pace(&self, request: &Request) -> Result<()> {
+        match (request.yield_over, self.runtime) {
+            (Some(_), None) => Err(Error::NothingLive),
+            _ => Ok(()),
+        }
     }
 
     /// The plan of a rebuild that was begun before, if the pipeline is still the same.
@@ -96,6 +114,11 @@ impl Engine<'_> {
     }
 
     async fn go_on(&self, plan: &Plan, mut receipt: Receipt, generation: &Generation) -> Result<Receipt> {
+        if self.is_current(&receipt.pipeline, generation).await? {
+            // The live pipeline writes it: there is nothing left to do but to say so.
+            self.swap(plan, &mut receipt, generation).await?;
+            return Ok(receipt);
+        }
         if receipt.state == State::Building {
             let (fence, at) = (receipt.fence.clone(), receipt.fence_at);
             self.build(plan, &mut receipt, generation, (fence, at), Phase::Building).await?;

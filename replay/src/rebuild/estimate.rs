@@ -9,7 +9,7 @@ use courant_pipeline::runtime::{Ending, Job};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::plan::History;
+use super::plan::{History, without_effects};
 use super::request::Request;
 use super::{Engine, Error, Result};
 
@@ -37,6 +37,9 @@ impl Engine<'_> {
     pub async fn estimate(&self, request: &Request) -> Result<Estimate> {
         let plan = self.plan(request)?;
         plan.check(&request.from)?;
+        self.check_pace(request)?;
+        // It is asked how fast it could go.
+        let request = &Request { yield_over: None, ..request.clone() };
         let (start, fence, _, scanned) = self.range(&plan, request).await?;
         let join = serde_json::Value::Null;
         let history = if scanned {
@@ -51,7 +54,12 @@ impl Engine<'_> {
         let bytes = if scanned { table_bytes } else { self.log_bytes(&plan, records).await };
         let scans = u64::from(plan.can_scan()) + u64::from(scanned);
         let read_units = table_bytes.map(|bytes| bytes.div_ceil(UNIT_BYTES) * scans);
-        let tried = self.try_for_a_moment(&plan.reading(&history, request)).await?;
+        let topology = without_effects(plan.reading(&history, request));
+        // Nothing is tried if everything is behind an effect: it would say nothing.
+        let tried = match plan.compared().next() {
+            Some(_) => self.try_for_a_moment(&topology).await?,
+            None => None,
+        };
         let rate = match (request.rate, tried) {
             (Some(rate), Some(tried)) => Some(rate.min(tried)),
             (rate, tried) => rate.or(tried),

@@ -22,6 +22,7 @@ mod request;
 mod swap;
 #[cfg(test)]
 mod tests;
+mod yielding;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,9 +48,10 @@ pub use estimate::Estimate;
 pub use list::Listed;
 pub use progress::{Phase, Progress};
 pub use receipt::{Named, Receipt, State};
-pub use request::{At, From, Request, To};
+pub use request::{At, From, Pace, Request, To};
 
 use plan::{History, Plan};
+use yielding::LiveLatency;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -101,6 +103,11 @@ pub enum Error {
     Run(Failure),
     #[error("stopped; `courant replay {pipeline} --resume` goes on where it was")]
     Stopped { pipeline: String },
+    #[error(
+        "nothing runs in this process that a rebuild could stand back for; start `courant run` with the pipelines that \
+         clients wait for, or give a --rate"
+    )]
+    NothingLive,
     #[error("this process has neither store nor log open")]
     NoConnections,
     #[error("this process keeps no derived stores")]
@@ -165,6 +172,7 @@ impl Engine<'_> {
         Ok(Host {
             services: services
                 .with(Arc::new(InHistory))
+                .with(Arc::new(LiveLatency::default()))
                 .with(Arc::new(home.writing(generation.clone())))
                 .with(Arc::clone(&positions))
                 .with(Arc::clone(&dead_letters)),
@@ -202,6 +210,7 @@ impl Engine<'_> {
         let mut every = interval(TELL_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut before = None;
+        let live = self.runtime.zip(host.services.get::<LiveLatency>());
         loop {
             tokio::select! {
                 report = &mut run => {
@@ -209,6 +218,9 @@ impl Engine<'_> {
                     return report;
                 }
                 _ = every.tick() => {
+                    if let Some((runtime, live)) = &live {
+                        live.look(runtime);
+                    }
                     let health = job.health();
                     let done = health.dispositions.sum();
                     let stuck = before.replace(done) == Some(done);

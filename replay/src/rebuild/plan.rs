@@ -3,6 +3,7 @@
 //! A rebuild is the pipeline itself with another source: nothing of a stage's work is done anywhere else. What a stage
 //! would do to others is decided here, before anything is made: effects that somebody would see again are refused unless
 //! a person names the stage, and a sink that neither derives a store nor is without effects is refused with the reason.
+//! What is allowed happens once: a comparison and a trial run the same stages without any effects.
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use courant_connectors::model::topics::messages_persisted;
 use courant_pipeline::config::{StageNode, Topology, did_you_mean};
 use courant_pipeline::derived::Derived;
 use courant_pipeline::spec::{Effect, Level, Mode, Role};
+use courant_pipeline::units::Span;
 use courant_pipeline::{Services, StageSpec};
 use courant_stages::sinks::blackhole;
 use courant_stages::sources::{dynamo_scan, kafka_consume, kafka_read};
@@ -19,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::receipt::Named;
 use super::request::{From, Request};
-use super::{Error, Result};
+use super::{Error, Result, yielding};
 
 /// A pipeline that can be rebuilt.
 pub(super) struct Plan {
@@ -35,6 +37,8 @@ pub(super) struct Plan {
 pub(super) struct DerivedSink {
     pub(super) stage: Arc<str>,
     pub(super) store: Arc<dyn Derived>,
+    /// The stage before it that has effects. What it should hold cannot be told without having them again.
+    pub(super) behind: Option<Arc<str>>,
 }
 
 /// What is read in place of the pipeline's own source.
@@ -64,12 +68,18 @@ impl Plan {
         for (index, built) in built.into_iter().enumerate().skip(1) {
             let node = &mut planned.stages[index];
             match built.derives {
-                Some(store) => sinks.push(DerivedSink { stage: Arc::clone(&node.name), store }),
+                Some(store) if !request.suppress.iter().any(|name| **name == *node.name) => {
+                    sinks.push(DerivedSink { stage: Arc::clone(&node.name), store, behind: None });
+                }
+                Some(_) => return Err(emptied(request, &node.name)),
                 None => settle_effect(node, request)?,
             }
         }
         cut_off(&mut planned);
-        sinks.retain(|sink| planned.index_of(&sink.stage).is_some());
+        for sink in &mut sinks {
+            let index = planned.index_of(&sink.stage).ok_or_else(|| emptied(request, &sink.stage))?;
+            sink.behind = effect_before(&planned, index);
+        }
         if sinks.is_empty() {
             let reason = "none of its sinks keeps a store that can be made again; see `courant stages table`";
             return Err(Error::NotRebuilt { pipeline: request.pipeline.clone(), reason: reason.to_owned() });
@@ -116,6 +126,13 @@ impl Plan {
         if let Some(rate) = request.rate {
             params["rate"] = json!(rate);
         }
+        let (spec, params) = match request.yield_over {
+            Some(over) => {
+                let over = Span(over).to_string();
+                (&yielding::SPEC, json!({"kind": spec.kind, "params": params, "over": over}))
+            }
+            None => (spec, params),
+        };
         let source = self.topology.source();
         let node = StageNode { spec, params, outputs: Vec::new(), access: Vec::new(), ..source.clone() };
         let mut topology = self.topology.clone();
@@ -129,11 +146,42 @@ impl Plan {
             if self.sinks.iter().any(|sink| sink.stage == node.name) {
                 (node.spec, node.params) = (spec, json!({}));
             } else if node.spec.role == Role::Sink {
-                (node.spec, node.params) = (&blackhole::SPEC, json!({}));
+                end_at(node);
             }
         }
-        topology
+        without_effects(topology)
     }
+
+    /// The sinks that can be compared.
+    pub(super) fn compared(&self) -> impl Iterator<Item = &DerivedSink> {
+        self.sinks.iter().filter(|sink| sink.behind.is_none())
+    }
+}
+
+/// The same stages up to those that somebody would see something of.
+pub(super) fn without_effects(mut topology: Topology) -> Topology {
+    let stages = topology.stages.iter_mut().skip(1);
+    stages.filter(|node| node.spec.effect == Effect::ExternalEffect).for_each(end_at);
+    cut_off(&mut topology);
+    topology
+}
+
+/// The nearest stage with effects on the way to another.
+fn effect_before(topology: &Topology, index: usize) -> Option<Arc<str>> {
+    let before = topology.stages[index].input?.stage;
+    let node = &topology.stages[before];
+    if node.spec.effect == Effect::ExternalEffect {
+        return Some(Arc::clone(&node.name));
+    }
+    effect_before(topology, before)
+}
+
+fn emptied(request: &Request, stage: &str) -> Error {
+    let reason = format!(
+        "its stage `{stage}` keeps a store that would go live without any records; leave out the --suppress that ends \
+         them"
+    );
+    Error::NotRebuilt { pipeline: request.pipeline.clone(), reason }
 }
 
 fn find<'t>(topologies: &'t [Topology], pipeline: &str) -> Result<&'t Topology> {
@@ -176,7 +224,7 @@ fn source(topology: &Topology) -> Result<(Vec<Topic>, String)> {
 fn settle_effect(node: &mut StageNode, request: &Request) -> Result<()> {
     let named = |names: &[String]| names.iter().any(|name| **name == *node.name);
     if named(&request.suppress) {
-        (node.spec, node.params, node.outputs) = (&blackhole::SPEC, json!({}), Vec::new());
+        end_at(node);
         return Ok(());
     }
     let writes_truth = node.access.iter().any(|access| {
@@ -191,6 +239,11 @@ fn settle_effect(node: &mut StageNode, request: &Request) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Puts an end to records where a stage was.
+fn end_at(node: &mut StageNode) {
+    (node.spec, node.params, node.outputs) = (&blackhole::SPEC, json!({}), Vec::new());
 }
 
 /// Leaves out what comes behind a stage that was made an end.

@@ -18,6 +18,9 @@ pub struct Request {
     /// Records per second at the most.
     #[serde(default)]
     pub rate: Option<f64>,
+    /// Stand back while records of live pipelines take longer than this.
+    #[serde(default)]
+    pub yield_over: Option<Duration>,
     /// Stages whose records end there.
     #[serde(default)]
     pub suppress: Vec<String>,
@@ -39,6 +42,7 @@ impl Request {
             from,
             to,
             rate: None,
+            yield_over: None,
             suppress: Vec::new(),
             allow: Vec::new(),
             segments: const { NonZeroU32::new(4).expect("not zero") },
@@ -46,6 +50,15 @@ impl Request {
             examples: 10,
         }
     }
+}
+
+/// How fast it goes, where that is said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pace {
+    /// Records per second at the most.
+    pub rate: Option<f64>,
+    /// Stand back while records of live pipelines take longer than this.
+    pub yield_over: Option<Duration>,
 }
 
 /// Where history begins.
@@ -159,6 +172,17 @@ impl fmt::Display for From {
     }
 }
 
+impl fmt::Display for To {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Now => f.write_str("now"),
+            Self::Live => f.write_str("live"),
+            Self::Offset(at) => write!(f, "offset:{at}"),
+            Self::Time(time) => write!(f, "time:{time}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,7 +197,8 @@ mod tests {
             assert!(error.contains("write"), "{error}");
             assert!(text.parse::<To>().is_err());
         }
-        assert_eq!("live".parse(), Ok(To::Live));
-        assert_eq!("offset:7".parse(), Ok(To::Offset(At::Each(7))));
+        for text in ["now", "live", "offset:7", "time:2026-01-30T14:30:00.000Z"] {
+            assert_eq!(text.parse::<To>().unwrap().to_string(), text);
+        }
     }
 }

@@ -3,7 +3,8 @@
 //! While the live pipeline stands still, its group says where it stopped. The other generation is brought there, or the
 //! group to where that is already, so that no record is missing and none is counted twice; then the link is replaced.
 //! The link goes first and the group follows: a crash in between makes the pipeline read some records again, which a
-//! keyed store takes and a counting one knows by their places, and never leaves any out.
+//! keyed store takes and a counting one knows by their places, and never leaves any out. A group that never committed
+//! anything goes first: its pipeline might begin with what comes next. Whoever asks again after a crash finishes it.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use courant_stages::log_range::Held;
 use courant_stages::sources::kafka_read::identity_of;
 
 use super::build::now;
-use super::plan::{History, Plan};
+use super::plan::{History, Plan, without_effects};
 use super::progress::Phase;
 use super::receipt::{Named, Receipt, State, folder, named, unnamed};
 use super::request::{From, Request, To};
@@ -44,6 +45,9 @@ impl Engine<'_> {
         generation: &Generation,
     ) -> Result<()> {
         for _ in 0..APPROACHES {
+            if self.is_current(&receipt.pipeline, generation).await? {
+                break; // it was put in place, and the process died before it said so
+            }
             let held = Held::by(&self.log(plan)?, &plan.topics).await?;
             if distance(&receipt.fence, &named(&held.high)) <= NEAR {
                 break;
@@ -58,30 +62,55 @@ impl Engine<'_> {
         }
     }
 
+    pub(super) async fn is_current(&self, pipeline: &str, generation: &Generation) -> Result<bool> {
+        Ok(self.generations(pipeline)?.current().await?.as_ref() == Some(generation))
+    }
+
     /// While the live pipeline stands still.
     async fn swap_now(&self, plan: &Plan, receipt: &mut Receipt, generation: &Generation) -> Result<()> {
         let stopped_at = self.stopped_at(plan).await?;
         let target = later(&named(&stopped_at), &receipt.fence);
+        if self.is_current(&receipt.pipeline, generation).await? {
+            // What the pipeline has read since is in it, and so is everything up to the fence.
+            self.move_group(plan, &stopped_at, &target).await?;
+        } else {
+            self.put_in_place(plan, receipt, generation, &stopped_at, target).await?;
+        }
+        receipt.live_since = Some(now());
+        receipt.left = None;
+        self.enter(receipt, generation, State::Live).await?;
+        tracing::info!(pipeline = receipt.pipeline, generation = receipt.generation, "swapped");
+        Ok(())
+    }
+
+    async fn put_in_place(
+        &self,
+        plan: &Plan,
+        receipt: &mut Receipt,
+        generation: &Generation,
+        stopped_at: &Offsets,
+        target: Named,
+    ) -> Result<()> {
         if target != receipt.fence {
             self.build(plan, receipt, generation, (target.clone(), now()), Phase::Swapping).await?;
         }
         let generations = self.generations(&receipt.pipeline)?;
         let before = generations.current().await?;
         if let Some(before) = &before {
-            leave(plan, before, &named(&stopped_at)).await?;
+            leave(plan, before, &named(stopped_at)).await?;
+        }
+        receipt.replaced = before.as_ref().map(|before| before.name().to_owned());
+        receipt.save(generation).await?;
+        if stopped_at.is_empty() {
+            self.move_group(plan, stopped_at, &target).await?;
         }
         generations.make_current(generation).await?;
-        if let Err(error) = self.move_group(plan, &stopped_at, &target).await {
+        if let Err(error) = self.move_group(plan, stopped_at, &target).await {
             if let Some(before) = &before {
                 generations.make_current(before).await?;
             }
             return Err(error);
         }
-        receipt.replaced = before.map(|before| before.name().to_owned());
-        receipt.live_since = Some(now());
-        receipt.left = None;
-        self.enter(receipt, generation, State::Live).await?;
-        tracing::info!(pipeline = receipt.pipeline, generation = receipt.generation, "swapped");
         Ok(())
     }
 
@@ -139,7 +168,11 @@ impl Engine<'_> {
         }
         let history = History::Log { start: &left, end: &stopped_at };
         let of = self.expected_records(plan, &history).await;
-        let topology = plan.reading(&history, &receipt.request);
+        let mut topology = plan.reading(&history, &receipt.request);
+        if plan.compared().count() == plan.sinks.len() {
+            // The live one has had its effects for all of this.
+            topology = without_effects(topology);
+        }
         let host = self.host_for(generation).await?;
         self.run(&topology, &host, phase, of).await?;
         Ok(stopped_at)

@@ -2,6 +2,8 @@
 
 mod bad;
 mod damage;
+mod effects;
 mod property;
+mod stores;
 mod swapping;
 mod world;

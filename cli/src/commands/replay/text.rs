@@ -14,6 +14,7 @@ pub(super) fn of(told: &ReplayUpdate) -> String {
         ReplayUpdate::List(listed) if listed.is_empty() => "no pipeline has a derived store yet".to_owned(),
         ReplayUpdate::List(listed) => listed.iter().map(row).collect::<Vec<_>>().join("\n"),
         ReplayUpdate::Discarded => "discarded".to_owned(),
+        ReplayUpdate::Paused => "paused; `--resume` goes on where it was".to_owned(),
         ReplayUpdate::Progress(_) => String::new(),
     }
 }
@@ -28,6 +29,7 @@ fn receipt(receipt: &Receipt) -> String {
             request.from,
             if receipt.scanned { ", with a scan of the store" } else { "" }
         ),
+        format!("to          {}", request.to),
         format!("began       {}", receipt.began_at),
         format!("fence       {}", receipt.fence_at),
         format!(
@@ -52,6 +54,9 @@ fn receipt(receipt: &Receipt) -> String {
             ));
         }
         lines.extend(comparison.stages.iter().flat_map(stage));
+        lines.extend(comparison.not_compared.iter().map(|(stage, effect)| {
+            format!("  {stage}: not compared, since `{effect}` before it would have its effects again")
+        }));
     }
     lines.push(String::new());
     lines.push(ending(receipt));

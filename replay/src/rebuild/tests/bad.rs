@@ -1,12 +1,14 @@
 //! What cannot be done is refused with the reason, before anything is made.
 
-use courant_pipeline::config::StageNode;
-use courant_stages::sinks::delivery_ack;
+use std::time::Duration;
 
-use super::world::{PIPELINE, World, request};
-use crate::rebuild::{At, From, Request, To};
+use courant_pipeline::clock;
+use tokio_util::sync::CancellationToken;
 
-async fn refused(world: &World, request: Request) -> String {
+use super::world::{World, request};
+use crate::rebuild::{At, Engine, From, Request, State, To};
+
+pub(super) async fn refused(world: &World, request: Request) -> String {
     let refused = world.engine(None).start(request).await.unwrap_err().to_string();
     assert!(world.engine(None).list(None).await.unwrap().is_empty(), "nothing was made: {refused}");
     refused
@@ -41,22 +43,6 @@ async fn names_and_places_that_are_not_there() {
 }
 
 #[tokio::test]
-async fn effects_that_somebody_would_see_again() {
-    let effects = format!("{PIPELINE}\n[[pipeline.stage]]\nkind = \"stdout\"\ninput = \"map\"\n");
-    let world = World::with(&effects).await;
-    world.send(5).await;
-    let refused_one = refused(&world, request(From::Oldest, To::Now)).await;
-    assert!(
-        refused_one.contains("--suppress stdout") && refused_one.contains("--allow stdout"),
-        "{refused_one}"
-    );
-    let suppress = Request { suppress: vec!["stdout".into()], ..request(From::Oldest, To::Now) };
-    world.engine(None).start(suppress).await.unwrap();
-    let allow = Request { allow: vec!["stdout".into()], ..request(From::Oldest, To::Now) };
-    world.engine(None).start(allow).await.unwrap();
-}
-
-#[tokio::test]
 async fn pipelines_that_make_nothing_from_history() {
     let kinds = [
         ("stage = [{ kind = 'generate' }, { kind = 'blackhole' }]", "its source is `generate`"),
@@ -78,22 +64,6 @@ async fn pipelines_that_make_nothing_from_history() {
 }
 
 #[tokio::test]
-async fn a_sink_that_writes_where_live_pipelines_write() {
-    let mut world = World::new().await;
-    let stages = &mut world.topologies[0].stages;
-    let acks = StageNode {
-        name: "acks".into(),
-        spec: &delivery_ack::SPEC,
-        params: serde_json::json!({}),
-        ..stages[2].clone()
-    };
-    stages.push(acks);
-    let written = refused(&world, request(From::Oldest, To::Now)).await;
-    assert!(written.contains("is a `delivery-ack`: it writes where live pipelines write"), "{written}");
-    assert!(written.contains("--suppress acks"), "{written}");
-}
-
-#[tokio::test]
 async fn a_rebuild_that_is_not_finished_is_not_forgotten() {
     let world = World::new().await;
     world.send(50).await;
@@ -102,6 +72,45 @@ async fn a_rebuild_that_is_not_finished_is_not_forgotten() {
     assert!(stopped.contains("courant replay p --resume"), "{stopped}");
     let again = world.rebuild(From::Scan, To::Now).await.unwrap_err().to_string();
     assert!(again.contains("is not finished") && again.contains("--discard"), "{again}");
+}
+
+/// The log has lost what it had still to read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebuild_that_waited_for_too_long_says_so_and_the_live_store_stays() {
+    let world = World::new().await;
+    let ago = Duration::from_secs(8 * 24 * 3600);
+    world.go_back(ago).await;
+    let then = clock::unix_millis() - u64::try_from(ago.as_millis()).unwrap();
+    let old: Vec<_> = (0..40).map(|n| world.message_of(n % 7, "old", then)).collect();
+    world.store(&old).await;
+    world.publish(&old).await;
+    let live = world.rebuild(From::Oldest, To::Live).await.unwrap();
+    assert_eq!(live.state, State::Live);
+    world.stop.cancel();
+    world.rebuild(From::Oldest, To::Live).await.unwrap_err();
+    world.go_back(Duration::ZERO).await;
+    let stop = CancellationToken::new();
+    let engine = Engine { stop: &stop, ..world.engine(None) };
+    let said = format!("{:?}", engine.resume("p").await.unwrap_err());
+    assert!(said.contains("begin with a scan of the store"), "{said}");
+    assert!(world.engine(None).list(None).await.unwrap()[0].is_live);
+    world.assert_holds(&live.generation, &old);
+}
+
+/// Standing back needs somebody to stand back for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pace_is_refused_that_cannot_be_kept() {
+    let world = World::new().await;
+    let messages = world.send(30).await;
+    let yields = Request { yield_over: Some(Duration::from_millis(50)), ..request(From::Scan, To::Live) };
+    let said = refused(&world, yields.clone()).await;
+    assert!(said.contains("could stand back for") && said.contains("--rate"), "{said}");
+    assert!(world.engine(None).estimate(&yields).await.is_err());
+    let runtime = world.live().await;
+    let receipt = world.engine(Some(&runtime)).start(yields).await.unwrap();
+    runtime.drain().await;
+    assert_eq!(receipt.state, State::Live);
+    world.assert_holds(&receipt.generation, &messages);
 }
 
 #[tokio::test]

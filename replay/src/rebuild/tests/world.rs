@@ -1,7 +1,7 @@
 //! A chat's history on the embedded engine, and a pipeline that makes a table of it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -107,6 +107,14 @@ impl World {
         runtime
     }
 
+    /// One of the pipelines at work.
+    pub(super) async fn live_only(&self, pipeline: &str) -> Runtime {
+        let runtime = Runtime::new(self.host.clone());
+        let wanted = self.topologies.iter().filter(|topology| *topology.name == *pipeline);
+        runtime.apply(wanted.cloned().collect()).await;
+        runtime
+    }
+
     pub(super) fn engine<'a>(&'a self, runtime: Option<&'a Runtime>) -> Engine<'a> {
         Engine {
             topologies: &self.topologies,
@@ -164,12 +172,16 @@ impl World {
 
     /// Waits until the live pipeline has read all that there is.
     pub(super) async fn settled(&self, runtime: &Runtime) {
+        self.settled_of("p", runtime).await;
+    }
+
+    pub(super) async fn settled_of(&self, pipeline: &str, runtime: &Runtime) {
         let topic = messages_persisted::NAME.into();
         let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
         loop {
             let ends: u64 =
                 self.connected.log.watermarks(&topic).await.unwrap().iter().map(|marks| marks.high).sum();
-            let committed: u64 = self.connected.log.committed("p", &topic).await.unwrap().values().sum();
+            let committed: u64 = self.connected.log.committed(pipeline, &topic).await.unwrap().values().sum();
             if committed == ends {
                 return;
             }
@@ -178,13 +190,21 @@ impl World {
         }
     }
 
-    pub(super) fn stage_folder(&self, generation: &str, stage: &str) -> std::path::PathBuf {
-        self.folder.path().join("derived/p").join(generation).join(stage)
+    pub(super) fn stage_folder(&self, generation: &str, stage: &str) -> PathBuf {
+        self.folder_of("p", generation, stage)
+    }
+
+    pub(super) fn folder_of(&self, pipeline: &str, generation: &str, stage: &str) -> PathBuf {
+        self.folder.path().join("derived").join(pipeline).join(generation).join(stage)
     }
 
     /// What a table of a generation holds, that nobody has open.
     pub(super) fn rows(&self, generation: &str, stage: &str) -> Rows {
-        let table = KeyedTable::open_now(&self.stage_folder(generation, stage)).unwrap();
+        Self::rows_in(&self.stage_folder(generation, stage))
+    }
+
+    pub(super) fn rows_in(folder: &Path) -> Rows {
+        let table = KeyedTable::open_now(folder).unwrap();
         let mut rows = Rows::new();
         let value = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         table.each(|row| drop(rows.insert(row.key, (row.version, value(&row.value))))).unwrap();
