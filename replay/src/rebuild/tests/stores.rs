@@ -128,7 +128,7 @@ impl Stores {
     fn of(messages: &[Message]) -> Self {
         let said = |message: &Message| {
             let key = (message.chat_id.to_string(), message.sequence);
-            (key, (message.content.clone(), message.sender_id.to_string(), message.created_at))
+            (key, (message.content.to_string(), message.sender_id.to_string(), message.created_at))
         };
         Self {
             search: messages.iter().map(said).collect(),

@@ -23,8 +23,8 @@ fn message_sent(ago: Duration) -> Item {
         message_id: "msg_1".into(),
         sender_id: "user_ann".into(),
         client_message_id: "c-1".into(),
-        content: "hello".to_owned(),
-        content_type: "text/plain".to_owned(),
+        content: "hello".into(),
+        content_type: "text/plain".into(),
         created_at: clock::now().checked_sub(ago).unwrap().into(),
     };
     message.to_item()
