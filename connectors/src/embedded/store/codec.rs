@@ -52,10 +52,10 @@ fn push_text(text: &str, out: &mut Vec<u8>) {
 /// Seven bits a byte, the lowest first; the highest bit says that more follow.
 pub(super) fn push_number(mut number: u64, out: &mut Vec<u8>) {
     while number >= 0x80 {
-        out.push(number as u8 | 0x80);
+        out.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
     }
-    out.push(number as u8);
+    out.push(number.to_le_bytes()[0]);
 }
 
 pub(super) fn decode_item(bytes: &[u8]) -> Result<Item> {
@@ -65,9 +65,10 @@ pub(super) fn decode_item(bytes: &[u8]) -> Result<Item> {
 /// Reads an item off the front.
 pub(super) fn take_item(rest: &mut &[u8]) -> Result<Item> {
     /// What is damaged may announce anything.
-    const MOST_EXPECTED: u64 = 64;
+    const MOST_EXPECTED: usize = 64;
     let count = take_number(rest)?;
-    let mut attributes = Vec::with_capacity(count.min(MOST_EXPECTED) as usize);
+    let expected = usize::try_from(count).unwrap_or(MOST_EXPECTED).min(MOST_EXPECTED);
+    let mut attributes = Vec::with_capacity(expected);
     for _ in 0..count {
         attributes.push((Name::from(take_text(rest)?), take_value(rest)?));
     }
