@@ -49,14 +49,11 @@ impl Components {
 
     pub(super) fn now(&self) -> Vec<Component> {
         let mut found = self.connections.as_ref().map(|seen| seen.borrow().clone()).unwrap_or_default();
-        found.extend(self.relay.as_ref().map(|relay| {
-            told(
-                "relay",
-                relay
-                    .unreached()
-                    .map(|all| format!("cannot reach any process that carries out commands: {all}")),
-            )
-        }));
+        let unreached = |relay: &Relay| {
+            let all = relay.unreached()?;
+            Some(format!("cannot reach any process that carries out commands: {all}"))
+        };
+        found.extend(self.relay.as_ref().map(|relay| told("relay", unreached(relay))));
         found
     }
 }

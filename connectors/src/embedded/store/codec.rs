@@ -27,17 +27,18 @@ pub(super) fn encode_item(item: &Item, size: usize) -> Vec<u8> {
 }
 
 fn push_value(value: &Value, out: &mut Vec<u8>) {
-    match value {
-        Value::Text(text) => {
+    let integer = value.as_number().and_then(Number::as_i64);
+    match (value, integer) {
+        (Value::Text(text), _) => {
             out.push(TEXT);
             push_text(text, out);
         }
-        Value::Number(number) if let Some(integer) = number.as_i64() => {
+        (_, Some(integer)) => {
             out.extend_from_slice(&[NUMBER, INTEGER]);
             // small ones of either sign have few bytes
             push_number((integer.cast_unsigned() << 1) ^ (integer >> 63).cast_unsigned(), out);
         }
-        other => {
+        (other, None) => {
             let encoded = postcard::to_extend(other, std::mem::take(out));
             *out = encoded.expect("memory takes every value");
         }
