@@ -6,9 +6,9 @@ use async_trait::async_trait;
 
 use super::grant::{Access, Grant};
 use crate::store::{
-    AdminStore, BatchWrite, ChangeStream, Created, Durability, Get, Item, Name, Page, Query, ReadStore,
-    Result, Returning, Scan, ScanStore, Shard, ShardId, ShardReader, ShardStart, Store, StoreError,
-    TableDescription, TableSchema, Transaction, Write, WriteStore,
+    AdminStore, BatchWrite, ChangeStream, Created, Durability, Get, Item, Name, PackedItem, Page, Query,
+    ReadStore, Result, Returning, Scan, ScanStore, Shard, ShardId, ShardReader, ShardStart, Store,
+    StoreError, TableDescription, TableSchema, Transaction, Write, WriteStore,
 };
 
 /// The same store, which refuses what is not granted before anything is sent. Clones share it.
@@ -92,6 +92,11 @@ impl ScanStore for RestrictedStore {
     async fn scan(&self, scan: Scan) -> Result<Page> {
         self.check(&scan.table, Access::Scan)?;
         self.store.scan(scan).await
+    }
+
+    async fn scan_packed(&self, scan: Scan) -> Result<Page<PackedItem>> {
+        self.check(&scan.table, Access::Scan)?;
+        self.store.scan_packed(scan).await
     }
 }
 

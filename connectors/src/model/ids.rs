@@ -1,5 +1,6 @@
 //! The names of things. Different types, so that a chat is never looked up by a user's id.
 
+use std::borrow::Borrow;
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -17,6 +18,12 @@ macro_rules! ids {
 
         impl $id {
             pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Borrow<str> for $id {
+            fn borrow(&self) -> &str {
                 &self.0
             }
         }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::model::Timestamp;
+use crate::model::tables::messages::StoredMessage;
 use crate::model::topics::{EventError, Payload as _, messages_persisted::PersistedMessage};
 
 /// A message as its event tells it.
@@ -62,16 +63,16 @@ struct TypeOnly<'a> {
 const MESSAGE: &str = PersistedMessage::EVENT_TYPE;
 
 impl<'a> Message<'a> {
-    /// The message that an event tells of which was read already.
-    pub fn of(told: &'a PersistedMessage) -> Result<Self, NotIndexed> {
+    /// A message where the store has it.
+    pub fn of(stored: &'a StoredMessage) -> Result<Self, NotIndexed> {
         let message = Self {
-            message_id: told.message_id.as_str().into(),
-            chat_id: told.chat_id.as_str().into(),
-            sequence: told.sequence,
-            sender_id: told.sender_id.as_str().into(),
-            content: told.content.as_str().into(),
-            content_type: told.content_type.as_str().into(),
-            created_at: told.created_at,
+            message_id: stored.message_id().into(),
+            chat_id: stored.chat_id().into(),
+            sequence: stored.sequence(),
+            sender_id: stored.sender_id().into(),
+            content: stored.content().into(),
+            content_type: stored.content_type().into(),
+            created_at: stored.created_at(),
             version: 0,
         };
         message.if_text()

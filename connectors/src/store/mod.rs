@@ -8,10 +8,12 @@
 //! Every store hides items whose time has come, removed or not.
 
 mod changes;
+pub(crate) mod codec;
 mod condition;
 mod error;
 mod follow;
 mod number;
+mod packed;
 mod request;
 mod schema;
 mod update;
@@ -26,6 +28,7 @@ pub use follow::{
     ChangeBatch, Checkpoint, FollowError, FollowFrom, FollowOptions, FollowPositions, Follower, ShardPosition,
 };
 pub use number::{Number, NumberError};
+pub use packed::{PackedAttributes, PackedItem, PackedValue, Place};
 pub use request::{
     BatchWrite, Consistency, Direction, Durability, Get, Key, Page, PageToken, Query, Returning, Scan,
     Segment, SortRange, Transaction, Within, Write,
@@ -61,6 +64,12 @@ pub trait ReadStore: Send + Sync {
 #[async_trait]
 pub trait ScanStore: Send + Sync {
     async fn scan(&self, scan: Scan) -> Result<Page>;
+
+    /// The same, for those who go through everything and look at little of each item.
+    async fn scan_packed(&self, scan: Scan) -> Result<Page<PackedItem>> {
+        let Page { items, next } = self.scan(scan).await?;
+        Ok(Page { items: items.iter().map(PackedItem::from).collect(), next })
+    }
 }
 
 /// Changing items. When a call returns, the change is on disk and every later strong read sees it.

@@ -103,10 +103,16 @@ pub enum Direction {
 pub struct PageToken(pub Item);
 
 /// Some items and where to go on. A page may be empty and still not be the last.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Page {
-    pub items: Vec<Item>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page<I = Item> {
+    pub items: Vec<I>,
     pub next: Option<PageToken>,
+}
+
+impl<I> Default for Page<I> {
+    fn default() -> Self {
+        Self { items: Vec::new(), next: None }
+    }
 }
 
 /// Everything in a table, in no useful order, split so that several readers can share the work.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::value::{Item, Name, Value};
+use super::{PackedItem, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableSchema {
@@ -106,6 +107,13 @@ impl TableSchema {
     pub fn has_ended(&self, item: &Item, now: Duration) -> bool {
         let end = self.ttl.as_ref().and_then(|ttl| item.u64(ttl));
         end.is_some_and(|end| end <= now.as_secs())
+    }
+
+    /// The same of one that is packed.
+    pub(crate) fn has_packed_ended(&self, item: &PackedItem, now: Duration) -> Result<bool> {
+        let Some(ttl) = &self.ttl else { return Ok(false) };
+        let end = item.get(ttl)?.and_then(|end| end.as_u64());
+        Ok(end.is_some_and(|end| end <= now.as_secs()))
     }
 
     /// The attributes that name an item, for the table and for one of its indexes.

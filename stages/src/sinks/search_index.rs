@@ -180,7 +180,7 @@ fn readable(payload: &Payload) -> Payload {
 /// The message that a [`readable`] payload tells of.
 fn message(told: &Payload) -> Result<Message<'_>, NotIndexed> {
     match (told.as_value::<StoredEvent>(), told) {
-        (Some(event), _) => Message::of(&event.0.payload),
+        (Some(event), _) => Message::of(&event.0),
         (None, Payload::Text(text)) => Message::of_event(text),
         (None, Payload::Value(_)) => Err(NotIndexed::Left(Left::NoMessage)),
     }

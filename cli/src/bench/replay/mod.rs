@@ -22,7 +22,7 @@ use courant_pipeline::config::{Loaded, Style, Topology};
 use courant_pipeline::runtime::Host;
 use tokio::time::Instant;
 
-use super::process::{forget_peak, peak_megabytes};
+use super::process::{OwnMemory, cpu_time, forget_peak, peak_megabytes};
 use super::{Figure, ROUNDS, median};
 use crate::app::open_host;
 use crate::settings;
@@ -62,31 +62,34 @@ struct Bench<'a> {
 impl Bench<'_> {
     async fn measure(&self, share: Duration, report: &mut impl FnMut(&Figure)) -> anyhow::Result<()> {
         let (mut rates, mut limits, mut proofs) = (Vec::new(), Vec::new(), Vec::new());
-        let (started, mut peak) = (Instant::now(), None);
+        let (started, mut memory) = (Instant::now(), None);
         while rates.is_empty() || rates.len() < ROUNDS && started.elapsed() < share {
-            forget_peak()?;
+            let watch = Watch::begin()?;
             let rebuilt = search::rebuild(self).await?;
-            peak.get_or_insert(peak_megabytes()?);
+            memory.get_or_insert(watch.end()?);
             rates.push(rebuilt.built);
             proofs.push(rebuilt.proved);
             limits.push(search::feed(self)?);
         }
         let figure = Figure::new("replay_search", median(&mut rates), "records/s");
         report(&figure.against(median(&mut limits)));
-        report(&Figure::new("replay_search_peak", peak.unwrap_or_default(), "MB"));
+        report_memory("replay_search", memory, report);
         report(&Figure::new("replay_prove", median(&mut proofs), "records/s"));
 
-        let (mut rates, mut limits) = (Vec::new(), Vec::new());
-        let (started, mut peak) = (Instant::now(), None);
+        let (mut rates, mut limits, mut costs) = (Vec::new(), Vec::new(), Vec::new());
+        let (started, mut memory) = (Instant::now(), None);
         while rates.is_empty() || rates.len() < ROUNDS && started.elapsed() < share {
-            forget_peak()?;
+            let (watch, cpu_before) = (Watch::begin()?, cpu_time()?);
             rates.push(scan::scan(self).await?);
-            peak.get_or_insert(peak_megabytes()?);
+            let cpu = cpu_time()?.saturating_sub(cpu_before);
+            costs.push(cpu.as_secs_f64() * 1e6 / self.history.messages as f64);
+            memory.get_or_insert(watch.end()?);
             limits.push(scan::iterate(self)?);
         }
         let figure = Figure::new("replay_scan", median(&mut rates), "records/s");
         report(&figure.against(median(&mut limits)));
-        report(&Figure::new("replay_scan_peak", peak.unwrap_or_default(), "MB"));
+        report(&Figure::new("replay_scan_cpu", median(&mut costs), "us/record"));
+        report_memory("replay_scan", memory, report);
         Ok(())
     }
 
@@ -97,6 +100,34 @@ impl Bench<'_> {
 
     fn rate(&self, taken: Duration) -> f64 {
         self.history.messages as f64 / taken.as_secs_f64()
+    }
+}
+
+/// The most memory of a round: of its own, and with files that are mapped.
+#[derive(Clone, Copy)]
+struct Memory {
+    own: f64,
+    peak: f64,
+}
+
+/// A round that is being watched.
+struct Watch(OwnMemory);
+
+impl Watch {
+    fn begin() -> anyhow::Result<Self> {
+        forget_peak()?;
+        Ok(Self(OwnMemory::watch()))
+    }
+
+    fn end(self) -> anyhow::Result<Memory> {
+        Ok(Memory { own: self.0.peak()?, peak: peak_megabytes()? })
+    }
+}
+
+fn report_memory(of: &str, memory: Option<Memory>, report: &mut impl FnMut(&Figure)) {
+    if let Some(Memory { own, peak }) = memory {
+        report(&Figure::new(format!("{of}_own"), own, "MB"));
+        report(&Figure::new(format!("{of}_peak"), peak, "MB"));
     }
 }
 
@@ -145,11 +176,20 @@ mod tests {
         let mut figures = Vec::new();
         run(folder.path(), 500, Duration::ZERO, |figure| figures.push(figure.clone())).await.unwrap();
         let names: Vec<_> = figures.iter().map(|figure| &*figure.figure).collect();
-        let expected =
-            ["replay_search", "replay_search_peak", "replay_prove", "replay_scan", "replay_scan_peak"];
+        let expected = [
+            "replay_search",
+            "replay_search_own",
+            "replay_search_peak",
+            "replay_prove",
+            "replay_scan",
+            "replay_scan_cpu",
+            "replay_scan_own",
+            "replay_scan_peak",
+        ];
         assert_eq!(names, expected);
         for figure in &figures {
-            assert!(figure.value > 0.0, "{figure:?}");
+            // so little takes less processor time than the system counts
+            assert!(figure.value > 0.0 || &*figure.figure == "replay_scan_cpu", "{figure:?}");
             let is_compared = ["replay_search", "replay_scan"].contains(&&*figure.figure);
             assert_eq!(figure.ratio.is_some_and(|ratio| ratio > 0.0), is_compared, "{figure:?}");
         }

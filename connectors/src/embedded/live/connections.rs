@@ -102,7 +102,7 @@ mod tests {
             }
         }
         assert!(table.of_user.len() <= 1024, "{} users held", table.of_user.len());
-        assert!(table.on_gateway[&"gateway".into()].len() <= 1024);
+        assert!(table.on_gateway["gateway"].len() <= 1024);
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,10 +17,10 @@ use super::super::Engine;
 use super::super::clock::from_unix_millis;
 use super::super::group::Group;
 use super::super::shared::Shared;
-use super::codec::{push_number, take_item, take_number};
 use super::encoding::shard_of;
 use super::table::Table;
 use super::{damaged, read_error};
+use crate::store::codec::{push_number, take_item, take_number};
 use crate::store::{
     Change, ChangeStream, Item, Key, Name, Result, SequenceNumber, Shard, ShardId, ShardRead, ShardReader,
     ShardStart, StoreError, TableSchema,
@@ -368,8 +368,8 @@ fn change(schema: &TableSchema, number: u64, stored: StoredChange) -> Result<Cha
 
 #[cfg(test)]
 mod tests {
-    use super::super::codec::encode_item;
     use super::*;
+    use crate::store::codec::encode_item;
 
     #[test]
     fn changes_are_read_as_they_were_put_together() {

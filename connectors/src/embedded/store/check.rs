@@ -4,10 +4,10 @@ use fjall::{Keyspace, Readable, Snapshot};
 
 use super::super::check::Checked;
 use super::changes::entry_numbers;
-use super::codec::{decode_item, encode_item};
 use super::encoding::{index_key, row_key};
 use super::read_error;
 use super::table::{Index, Table, expiry_key};
+use crate::store::codec::{decode_item, encode_item};
 use crate::store::{Item, Result};
 
 impl Table {

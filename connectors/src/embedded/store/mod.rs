@@ -7,7 +7,6 @@
 mod admin;
 mod changes;
 mod check;
-mod codec;
 mod encoding;
 mod plain;
 mod prepared;

@@ -8,9 +8,9 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::super::Engine;
 use super::super::group::Group;
-use super::codec::encode_item;
 use super::encoding::{row_key, row_key_of};
 use super::table::{NewRow, RowChange, StoredRow, Table};
+use crate::store::codec::encode_item;
 use crate::store::{
     Condition, Item, Key, MAX_TRANSACTION_BYTES, Name, Result, Returning, StoreError, Update, Write,
 };

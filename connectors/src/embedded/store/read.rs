@@ -11,17 +11,17 @@ use async_trait::async_trait;
 use fjall::{Keyspace, Readable as _, Snapshot};
 
 use super::super::Engine;
-use super::codec::decode_item;
 use super::encoding::{
     SortKeyIs, after_prefix, check_key, index_key, index_prefix, partition_prefix, push_sort,
     push_sort_prefix, row_key, segment_bounds,
 };
 use super::read_error;
 use super::table::Table;
+use crate::store::codec::decode_item;
 use crate::store::{
     Direction, Get, IndexSchema, Item, KeyAttribute, MAX_PAGE_BYTES, MAX_PARTITION_KEY_BYTES,
-    MAX_SORT_KEY_BYTES, Name, Page, PageToken, Query, ReadStore, Result, Scan, ScanStore, SortRange,
-    StoreError, Value, Within,
+    MAX_SORT_KEY_BYTES, Name, PackedItem, Page, PageToken, Query, ReadStore, Result, Scan, ScanStore,
+    SortRange, StoreError, Value, Within,
 };
 
 #[async_trait]
@@ -38,24 +38,36 @@ impl ReadStore for Engine {
     async fn query(&self, query: Query) -> Result<Page> {
         let table = self.table(&query.table)?;
         let read = RangeRead::for_query(&table, &query)?;
-        read.page(&self.shared.moment(), &table, self.shared.clock.since_1970())
+        unpacked(read.page(&self.shared.moment(), &table, self.shared.clock.since_1970())?)
     }
 }
 
 #[async_trait]
 impl ScanStore for Engine {
     async fn scan(&self, scan: Scan) -> Result<Page> {
-        let table = self.table(&scan.table)?;
-        let now = self.shared.clock.since_1970();
-        let moment = self.shared.moment();
-        let read = tokio::task::spawn_blocking(move || {
-            RangeRead::for_scan(&table, &scan)?.page(&moment, &table, now)
-        });
-        read.await.map_err(|error| StoreError::Unavailable(format!("a scan ended early: {error}")))?
+        self.scan_as(scan, unpacked).await
+    }
+
+    async fn scan_packed(&self, scan: Scan) -> Result<Page<PackedItem>> {
+        self.scan_as(scan, Ok).await
     }
 }
 
 impl Engine {
+    async fn scan_as<I: Send + 'static>(
+        &self,
+        scan: Scan,
+        make: fn(Page<PackedItem>) -> Result<Page<I>>,
+    ) -> Result<Page<I>> {
+        let table = self.table(&scan.table)?;
+        let now = self.shared.clock.since_1970();
+        let moment = self.shared.moment();
+        let read = tokio::task::spawn_blocking(move || {
+            make(RangeRead::for_scan(&table, &scan)?.page(&moment, &table, now)?)
+        });
+        read.await.map_err(|error| StoreError::Unavailable(format!("a scan ended early: {error}")))?
+    }
+
     fn get_at(&self, moment: &Snapshot, get: &Get) -> Result<Option<Item>> {
         let table = self.table(&get.table)?;
         let row = super::prepared::checked_row(&table, &get.key)?;
@@ -125,7 +137,7 @@ impl<'a> RangeRead<'a> {
         Ok(Self { rows: &table.rows, index: None, range, direction: Direction::Forward, limit: scan.limit })
     }
 
-    fn page(self, moment: &Snapshot, table: &Table, now: Duration) -> Result<Page> {
+    fn page(self, moment: &Snapshot, table: &Table, now: Duration) -> Result<Page<PackedItem>> {
         if is_empty(&self.range) {
             return Ok(Page::default());
         }
@@ -138,13 +150,13 @@ impl<'a> RangeRead<'a> {
         };
         while let Some(row) = next() {
             let value = row.value().map_err(read_error)?;
-            let item = decode_item(&value)?;
+            let item = PackedItem::encoded(value);
             looked_at += 1;
-            bytes += value.len();
+            bytes += item.len();
             if looked_at >= limit || bytes >= MAX_PAGE_BYTES {
-                page.next = Some(token_of(table, self.index, &item));
+                page.next = Some(token_of(table, self.index, &item.unpack()?));
             }
-            if !table.schema.has_ended(&item, now) {
+            if !table.schema.has_packed_ended(&item, now)? {
                 page.items.push(item);
             }
             if page.next.is_some() {
@@ -153,6 +165,11 @@ impl<'a> RangeRead<'a> {
         }
         Ok(page)
     }
+}
+
+fn unpacked(page: Page<PackedItem>) -> Result<Page> {
+    let items = page.items.iter().map(PackedItem::unpack).collect::<Result<_>>()?;
+    Ok(Page { items, next: page.next })
 }
 
 fn check_limit(limit: Option<u32>) -> Result<()> {

@@ -11,8 +11,8 @@ use super::super::group::Group;
 use super::super::shared::open_keyspace;
 use super::super::space::{IndexSpace, TableSpace};
 use super::changes::{Numbering, RawChange, Wakes};
-use super::codec::{decode_item, encode_item};
 use super::encoding::{check_key, index_key};
+use crate::store::codec::{decode_item, encode_item};
 use crate::store::{
     IndexSchema, Item, MAX_ITEM_BYTES, MAX_PARTITION_KEY_BYTES, Name, Projection, Result, StoreError, Stream,
     TableSchema,

@@ -1,6 +1,8 @@
 //! Table `messages`: what was said, by chat and sequence. Catching up reads it directly, so those reads are strong: a
 //! message that a client was acknowledged for must not be missing from its next look.
 
+mod stored;
+
 use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::ops::Bound;
@@ -12,6 +14,8 @@ use crate::store::{
     Capacity, Condition, Consistency, Direction, Get, Item, Key, KeyAttribute, Name, Query, ReadStore,
     Result, SortRange, Stream, TableSchema, Text, Value, Within, Write,
 };
+
+pub use stored::StoredMessage;
 
 const TABLE: Name = Name::new_static("messages");
 
@@ -172,7 +176,7 @@ mod tests {
     use super::*;
     use crate::store::{Page, PageToken, StoreError};
 
-    fn message(sequence: u64) -> Message {
+    pub(super) fn message(sequence: u64) -> Message {
         Message {
             chat_id: "chat_1".into(),
             sequence,

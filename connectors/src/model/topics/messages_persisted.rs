@@ -5,9 +5,9 @@ use smol_str::format_smolstr;
 
 use super::event::{Event, Payload};
 use crate::log::TopicSpec;
-use crate::model::tables::messages::Message;
+use crate::model::tables::messages::{Message, StoredMessage};
 use crate::model::{ChatId, MessageId, Timestamp, UserId};
-use crate::store::Text;
+use crate::store::{Item, PackedItem, StoreError, Text};
 
 pub const NAME: &str = "messages.persisted";
 
@@ -39,10 +39,11 @@ impl Payload for PersistedMessage {
 impl MessagePersisted {
     /// The event of a stored message: the same each time, with an id made of the message's, so that a copy that is
     /// published later is known for what it is.
-    pub fn of(message: Message) -> Self {
-        let id = message.message_id.as_str();
+    pub fn of(message: impl Into<PersistedMessage>) -> Self {
+        let payload = message.into();
+        let id = payload.message_id.as_str();
         let event_id = format_smolstr!("evt_{}", id.strip_prefix("msg_").unwrap_or(id)).into();
-        Self { event_id, event_time: message.created_at, payload: message.into() }
+        Self { event_id, event_time: payload.created_at, payload }
     }
 }
 
@@ -58,6 +59,36 @@ impl From<Message> for PersistedMessage {
             content_type: message.content_type,
             created_at: message.created_at,
         }
+    }
+}
+
+impl From<&StoredMessage> for PersistedMessage {
+    fn from(message: &StoredMessage) -> Self {
+        Self {
+            message_id: message.message_id().into(),
+            chat_id: message.chat_id().into(),
+            sequence: message.sequence(),
+            sender_id: message.sender_id().into(),
+            content: message.content().into(),
+            content_type: message.content_type().into(),
+            created_at: message.created_at(),
+        }
+    }
+}
+
+impl TryFrom<&PersistedMessage> for StoredMessage {
+    type Error = StoreError;
+
+    fn try_from(message: &PersistedMessage) -> Result<Self, StoreError> {
+        let item = Item::new()
+            .with("chat_id", &message.chat_id)
+            .with("sequence", message.sequence)
+            .with("message_id", &message.message_id)
+            .with("sender_id", &message.sender_id)
+            .with("content", &message.content)
+            .with("content_type", &message.content_type)
+            .with("created_at", message.created_at);
+        Self::of(PackedItem::from(&item))
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use courant_connectors::capability::RestrictedLog;
-use courant_connectors::model::tables::messages::Message;
+use courant_connectors::model::tables::messages::StoredMessage;
 use courant_connectors::model::topics::messages_persisted;
 use courant_connectors::model::{ChatId, Timestamp};
 use courant_pipeline::StageError;
@@ -58,8 +58,8 @@ impl Fence {
     }
 
     /// Whether the message was there.
-    pub(super) fn has(&self, message: &Message) -> bool {
-        message.created_at.unix_millis() < self.sure_before
-            || self.published.get(&message.chat_id).is_some_and(|runs| runs.contains(message.sequence))
+    pub(super) fn has(&self, message: &StoredMessage) -> bool {
+        message.created_at().unix_millis() < self.sure_before
+            || self.published.get(message.chat_id()).is_some_and(|runs| runs.contains(message.sequence()))
     }
 }

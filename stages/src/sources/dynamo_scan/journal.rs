@@ -26,16 +26,16 @@ pub(super) type Name = (ChatId, u64);
 pub(super) struct Keys(Vec<(ChatId, Vec<(u64, u64)>)>);
 
 impl Keys {
-    pub(super) fn push(&mut self, chat: &ChatId, sequence: u64) {
+    pub(super) fn push(&mut self, chat: &str, sequence: u64) {
         if let Some((last, runs)) = self.0.last_mut()
-            && last == chat
+            && last.as_str() == chat
         {
             match runs.last_mut() {
                 Some((_, end)) if *end + 1 == sequence => *end = sequence,
                 _ => runs.push((sequence, sequence)),
             }
         } else {
-            self.0.push((chat.clone(), vec![(sequence, sequence)]));
+            self.0.push((chat.into(), vec![(sequence, sequence)]));
         }
     }
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use courant_connectors::capability::RestrictedStore;
-use courant_connectors::model::tables::messages::{self, Message};
+use courant_connectors::model::tables::messages::{self, StoredMessage};
 use courant_connectors::store::{
-    Consistency, Item, Key, PageToken, ReadStore as _, Scan, ScanStore as _, Segment as Part,
+    Consistency, Item, Key, PackedItem, PageToken, ReadStore as _, Scan, ScanStore as _, Segment as Part,
 };
 use courant_pipeline::stage::{Partition, Positions};
 use courant_pipeline::{Key as RecordKey, Payload, Record, StageError};
@@ -128,7 +128,8 @@ impl Segment {
         let items = self.store.batch_get(gets).await.map_err(|error| store_error(DOING, error))?;
         let found = open.iter().zip(items).filter_map(|((place, _), item)| Some((*place, item?)));
         let mut records_of = RecordsOf::default();
-        let records = found.map(|(place, item)| Ok((place, records_of.make(message(&item)?))));
+        let records =
+            found.map(|(place, item)| Ok((place, records_of.make(message(PackedItem::from(&item))?))));
         Ok(Page { partition: self.partition.clone(), records: records.collect::<Result<_, StageError>>()? })
     }
 
@@ -139,7 +140,7 @@ impl Segment {
             }
             Next::First | Next::Nothing => None,
         };
-        let page = self.store.scan(Scan {
+        let page = self.store.scan_packed(Scan {
             table: messages::SCHEMA.name.clone(),
             segment: self.part,
             limit: None,
@@ -151,18 +152,18 @@ impl Segment {
         let mut row = Row { first: behind.records, keys: Keys::default(), both: Keys::default(), after };
         let (mut records, mut records_of) = (VecDeque::with_capacity(page.items.len()), RecordsOf::default());
         let mut place = row.first;
-        for item in &page.items {
+        for item in page.items {
             let message = message(item)?;
-            let (join, created_at) = (self.join.as_deref(), message.created_at);
+            let (join, created_at) = (self.join.as_deref(), message.created_at());
             if join.is_some_and(|join| !join.scan_gives(created_at)) {
                 continue; // the log has it
             }
             if self.fence.as_ref().is_some_and(|fence| !fence.has(&message)) {
                 continue;
             }
-            row.keys.push(&message.chat_id, message.sequence);
+            row.keys.push(message.chat_id(), message.sequence());
             if join.is_some_and(|join| join.both_may_have(created_at)) {
-                row.both.push(&message.chat_id, message.sequence);
+                row.both.push(message.chat_id(), message.sequence());
             }
             place += 1;
             records.push_back((place, records_of.make(message)));
@@ -176,8 +177,8 @@ impl Segment {
 
 const DOING: &str = "scan the store";
 
-fn message(item: &Item) -> Result<Message, StageError> {
-    Message::from_item(item).map_err(|error| store_error(DOING, error))
+fn message(item: PackedItem) -> Result<StoredMessage, StageError> {
+    StoredMessage::of(item).map_err(|error| store_error(DOING, error))
 }
 
 /// Makes the events of messages, as the log has them. Those of a chat come together and share its key.
@@ -187,10 +188,10 @@ struct RecordsOf {
 }
 
 impl RecordsOf {
-    fn make(&mut self, message: Message) -> Record {
-        let known = self.chat.take().filter(|key| key.as_str() == message.chat_id.as_str());
-        let chat = self.chat.insert(known.unwrap_or_else(|| RecordKey::new(message.chat_id.as_str())));
-        Record::new(Payload::value(StoredEvent::of(message))).with_shared_key(chat)
+    fn make(&mut self, message: StoredMessage) -> Record {
+        let known = self.chat.take().filter(|key| key.as_str() == message.chat_id());
+        let chat = self.chat.insert(known.unwrap_or_else(|| RecordKey::new(message.chat_id())));
+        Record::new(Payload::value(StoredEvent(message))).with_shared_key(chat)
     }
 }
 

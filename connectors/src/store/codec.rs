@@ -1,9 +1,10 @@
-//! An item as it is on disk: the bytes that postcard gives a map of attributes.
+//! An item in one piece, as it is on disk: the bytes that postcard gives a map of attributes.
 //!
 //! Written and read by hand, since every row passes here and nearly every attribute is a text or a whole number. Any other
 //! value is left to postcard, and a test compares both.
 
-use crate::store::{Item, Name, Number, StoreError, Text, Value};
+use super::packed::PackedValue;
+use super::{Item, Name, Number, StoreError, Value};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -14,7 +15,7 @@ const NUMBER: u8 = 1;
 const INTEGER: u8 = 0;
 
 /// The same item has the same bytes. Its size is asked for since most callers know it.
-pub(super) fn encode_item(item: &Item, size: usize) -> Vec<u8> {
+pub(crate) fn encode_item(item: &Item, size: usize) -> Vec<u8> {
     // Close to what it takes, since the engine keeps the buffer in memory for a while: a length and a kind per
     // attribute beside names and values.
     let mut out = Vec::with_capacity(size + 6 * item.len() + 2);
@@ -51,7 +52,7 @@ fn push_text(text: &str, out: &mut Vec<u8>) {
 }
 
 /// Seven bits a byte, the lowest first; the highest bit says that more follow.
-pub(super) fn push_number(mut number: u64, out: &mut Vec<u8>) {
+pub(crate) fn push_number(mut number: u64, out: &mut Vec<u8>) {
     while number >= 0x80 {
         out.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
@@ -59,51 +60,71 @@ pub(super) fn push_number(mut number: u64, out: &mut Vec<u8>) {
     out.push(number.to_le_bytes()[0]);
 }
 
-pub(super) fn decode_item(bytes: &[u8]) -> Result<Item> {
+pub(crate) fn decode_item(bytes: &[u8]) -> Result<Item> {
     take_item(&mut { bytes })
 }
 
 /// Reads an item off the front.
-pub(super) fn take_item(rest: &mut &[u8]) -> Result<Item> {
+pub(crate) fn take_item(rest: &mut &[u8]) -> Result<Item> {
     /// What is damaged may announce anything.
     const MOST_EXPECTED: usize = 64;
     let count = take_number(rest)?;
     let expected = usize::try_from(count).unwrap_or(MOST_EXPECTED).min(MOST_EXPECTED);
     let mut attributes = Vec::with_capacity(expected);
     for _ in 0..count {
-        attributes.push((Name::from(take_text(rest)?), take_value(rest)?));
+        attributes.push((Name::from(take_text(rest)?), take_value(rest)?.into()));
     }
     Ok(attributes.into_iter().collect())
 }
 
-fn take_value(rest: &mut &[u8]) -> Result<Value> {
+/// Reads a value off the front, and makes nothing of those that most are.
+#[inline]
+pub(super) fn take_value<'a>(rest: &mut &'a [u8]) -> Result<PackedValue<'a>> {
     match **rest {
         [TEXT, ref text @ ..] => {
             *rest = text;
-            Ok(Value::Text(Text::from(take_text(rest)?)))
+            take_text(rest).map(PackedValue::Text)
         }
         [NUMBER, INTEGER, ref number @ ..] => {
             *rest = number;
             let number = take_number(rest)?;
-            Ok(Value::Number(Number::from((number >> 1).cast_signed() ^ -(number & 1).cast_signed())))
+            Ok(PackedValue::Integer((number >> 1).cast_signed() ^ -(number & 1).cast_signed()))
         }
         _ => {
             let (value, behind) = postcard::take_from_bytes(rest).map_err(|error| unreadable(&error))?;
             *rest = behind;
-            Ok(value)
+            Ok(PackedValue::Other(value))
         }
     }
 }
 
+#[inline]
 fn take_text<'a>(rest: &mut &'a [u8]) -> Result<&'a str> {
+    std::str::from_utf8(take_bytes(rest)?).map_err(|error| unreadable(&error))
+}
+
+/// Reads a length off the front and as many bytes.
+#[inline]
+pub(super) fn take_bytes<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8]> {
     let length = usize::try_from(take_number(rest)?).map_err(|error| unreadable(&error))?;
-    let (text, behind) = rest.split_at_checked(length).ok_or_else(|| unreadable(&CUT_SHORT))?;
+    let (bytes, behind) = rest.split_at_checked(length).ok_or_else(|| unreadable(&CUT_SHORT))?;
     *rest = behind;
-    std::str::from_utf8(text).map_err(|error| unreadable(&error))
+    Ok(bytes)
 }
 
 /// Reads off the front what [`push_number`] wrote.
-pub(super) fn take_number(rest: &mut &[u8]) -> Result<u64> {
+#[inline]
+pub(crate) fn take_number(rest: &mut &[u8]) -> Result<u64> {
+    match **rest {
+        [byte, ref behind @ ..] if byte < 0x80 => {
+            *rest = behind;
+            Ok(u64::from(byte))
+        }
+        _ => take_long_number(rest),
+    }
+}
+
+fn take_long_number(rest: &mut &[u8]) -> Result<u64> {
     let mut number = 0u64;
     for shift in (0..u64::BITS).step_by(7) {
         let (byte, behind) = rest.split_first().ok_or_else(|| unreadable(&CUT_SHORT))?;
@@ -122,12 +143,13 @@ pub(super) fn take_number(rest: &mut &[u8]) -> Result<u64> {
 
 const CUT_SHORT: &str = "it is cut short";
 
-pub(super) fn unreadable(why: &dyn std::fmt::Display) -> StoreError {
+#[cold]
+pub(crate) fn unreadable(why: &dyn std::fmt::Display) -> StoreError {
     StoreError::Damaged(format!("an item cannot be read: {why}"))
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use bytes::Bytes;
@@ -163,7 +185,7 @@ mod tests {
         })
     }
 
-    fn any_item() -> impl Strategy<Value = Item> {
+    pub(in super::super) fn any_item() -> impl Strategy<Value = Item> {
         let attributes = proptest::collection::btree_map("[a-z]{0,30}", any_value(), 0..10);
         attributes.prop_map(|all| all.into_iter().map(|(name, value)| (Name::from(name), value)).collect())
     }
