@@ -5,7 +5,11 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+
+use super::load::closed_loop;
 
 /// Appends `group` records at a time to a file and syncs after each append; records per second.
 pub(super) fn append_and_sync(
@@ -25,6 +29,52 @@ pub(super) fn append_and_sync(
     }
     Ok(records as f64 / started.elapsed().as_secs_f64())
 }
+
+/// The same loop for writers of whom each waits for its record: what a store could reach that did nothing else. Records
+/// per second.
+pub(super) async fn append_for_writers(
+    folder: &Path,
+    record_bytes: usize,
+    writers: usize,
+    lasting: Duration,
+) -> anyhow::Result<f64> {
+    let mut file = tempfile::tempfile_in(folder)?;
+    // Every writer has one record under way at the most, so there is always room.
+    let (queue, mut waiting) = mpsc::channel::<Waiting>(writers);
+    let appending = tokio::task::spawn_blocking(move || {
+        let (mut group, mut appended) = (Vec::new(), Vec::new());
+        while waiting.blocking_recv_many(&mut group, writers) > 0 {
+            appended.clear();
+            group.iter().for_each(|(record, _)| appended.extend_from_slice(record));
+            file.write_all(&appended)?;
+            file.sync_data()?;
+            for (_, written) in group.drain(..) {
+                // one that has stopped waiting needs no answer
+                let _ = written.send(());
+            }
+        }
+        Ok::<_, io::Error>(())
+    });
+    let record = Bytes::from(incompressible(record_bytes));
+    let measured = closed_loop(writers, 1, lasting, |_| {
+        let (queue, record) = (queue.clone(), record.clone());
+        move |_| {
+            let (queue, record) = (queue.clone(), record.clone());
+            async move {
+                let (written, answer) = oneshot::channel();
+                let _ = queue.send((record, written)).await;
+                answer.await
+            }
+        }
+    })
+    .await;
+    drop(queue);
+    appending.await??;
+    Ok(measured?.rate)
+}
+
+/// A record, and who waits for it.
+type Waiting = (Bytes, oneshot::Sender<()>);
 
 /// Reads a file of this size from front to back, as the page cache has it; bytes per second.
 pub(super) fn read_sequentially(folder: &Path, file_bytes: usize, lasting: Duration) -> io::Result<f64> {

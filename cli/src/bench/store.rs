@@ -2,7 +2,7 @@
 //!
 //! Each of the writers puts one item of about 500 bytes and waits until it is on disk. On the embedded engine the limit
 //! is a loop that appends as many records of the same size to a file and syncs it, in the same folder and run; rounds
-//! alternate between the two. On a server there is no such limit, and the figure stands alone.
+//! alternate between the two. Beside it, what is left of that loop once each record has a writer who waits for it. On a server there is no such limit, and the figure stands alone.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use courant_connectors::store::{
     Capacity, Durability, Item, KeyAttribute, Name, Returning, Store, StoreError, Stream, TableSchema, Write,
 };
 
-use super::disk::{append_and_sync, incompressible};
+use super::disk::{append_and_sync, append_for_writers, incompressible};
 use super::load::closed_loop;
 use super::{Figure, IN_FLIGHT, RECORD_BYTES, ROUNDS, median};
 
@@ -25,14 +25,15 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let table = Name::from(format!("bench_{}", ulid::Ulid::generate()).to_lowercase());
     store.create_table(&schema(&table)).await?;
-    let parts = IN_FLIGHT.len() * ROUNDS * if disk.is_some() { 2 } else { 1 };
+    let parts = IN_FLIGHT.len() * ROUNDS * if disk.is_some() { 3 } else { 1 };
     let round = lasting / u32::try_from(parts).expect("a few parts");
     for in_flight in IN_FLIGHT {
         let (mut rates, mut limits, mut p50s, mut p99s) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut costs = Vec::new();
+        let (mut costs, mut queued) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             if let Some(folder) = disk {
                 limits.push(append_and_sync(folder, RECORD_BYTES, in_flight, round)?);
+                queued.push(append_for_writers(folder, RECORD_BYTES, in_flight, round).await?);
             }
             let measured = closed_loop(in_flight, 1, round, |writer| puts(&store, &table, writer)).await?;
             rates.push(measured.rate);
@@ -47,6 +48,8 @@ pub async fn run(
         }
         report(&figure);
         if disk.is_some() {
+            let figure = Figure::new(format!("queue_write_{in_flight}"), median(&mut queued), "records/s");
+            report(&figure.against(median(&mut limits)));
             report(&Figure::new(format!("store_cpu_{in_flight}"), median(&mut costs), "us/record"));
         }
     }

@@ -25,8 +25,8 @@ pub(super) use load::Taken;
 use load::{WARM_UP, Window};
 use people::Chat;
 pub(super) use people::Shape;
+use server::Counted;
 pub(super) use server::Server;
-use server::StoreUsage;
 
 /// Messages in flight, for the figures named after them.
 const IN_FLIGHT: [usize; 3] = [1, 16, 256];
@@ -157,17 +157,17 @@ impl Bench {
     /// What the server used while it was measured.
     async fn usage_within(&self, window: Window) -> anyhow::Result<Usage> {
         tokio::time::sleep_until(window.from).await;
-        let (cpu, before) = (self.server.cpu(), self.server.store_usage().await?);
+        let (cpu, before) = (self.server.cpu(), self.server.counted().await?);
         tokio::time::sleep_until(window.until).await;
-        let after = self.server.store_usage().await?;
+        let after = self.server.counted().await?;
         let cpu = cpu.and_then(|before| Some(self.server.cpu()?.saturating_sub(before)));
-        Ok(Usage { cpu, store: after.since(&before) })
+        Ok(Usage { cpu, counted: after.since(&before) })
     }
 }
 
 struct Usage {
     cpu: Option<Duration>,
-    store: StoreUsage,
+    counted: Counted,
 }
 
 pub(super) struct Measured {
@@ -198,7 +198,8 @@ impl Measured {
         {
             let micros = cpu.as_secs_f64() * 1e6 / (acked + delivered);
             report(&Figure::new(format!("chat_cpu_{name}"), micros, "us/frame"));
-            let StoreUsage { calls, read_units, write_units } = self.usage.store;
+            let Counted { calls, read_units, write_units, frames, writes } = self.usage.counted;
+            report(&Figure::new(format!("chat_frames_per_write_{name}"), frames / writes.max(1.0), "frames"));
             // The design names the one that counts: under load.
             let name = if name == BUSIEST { String::new() } else { format!("_{name}") };
             report(&Figure::new(format!("calls_per_message{name}"), calls / acked, "calls"));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use courant_client::Client;
 use courant_connectors::connections::{Connections, LogConnection, StoreConnection};
+use courant_edge::ws::metrics::{FRAMES_OUT, WRITES};
 use courant_stages::metrics::{STORE_CALLS, STORE_READS, STORE_WRITE_UNITS};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
@@ -27,16 +28,21 @@ struct Process {
     folder: TempDir,
 }
 
-/// What persisting messages costs at the store, in DynamoDB's measures.
-pub(super) struct StoreUsage {
+/// What the server has counted: what persisting messages costs at the store, in DynamoDB's measures, and how frames
+/// are written to sockets.
+pub(super) struct Counted {
     pub(super) calls: f64,
     pub(super) read_units: f64,
     pub(super) write_units: f64,
+    pub(super) frames: f64,
+    pub(super) writes: f64,
 }
 
-impl StoreUsage {
+impl Counted {
     pub(super) fn since(&self, before: &Self) -> Self {
         Self {
+            frames: self.frames - before.frames,
+            writes: self.writes - before.writes,
             calls: self.calls - before.calls,
             read_units: self.read_units - before.read_units,
             write_units: self.write_units - before.write_units,
@@ -114,11 +120,12 @@ impl Server {
         Some(pages * rustix::param::page_size() as u64)
     }
 
-    /// What persisting messages has cost at the store so far.
-    pub(super) async fn store_usage(&self) -> anyhow::Result<StoreUsage> {
+    pub(super) async fn counted(&self) -> anyhow::Result<Counted> {
         let text = self.client.text("/metrics").await?;
         let reads = |consistency| sum(&text, &format!("{STORE_READS}{{consistency=\"{consistency}\"}}"));
-        Ok(StoreUsage {
+        Ok(Counted {
+            frames: sum(&text, FRAMES_OUT),
+            writes: sum(&text, WRITES),
             calls: sum(&text, STORE_CALLS),
             read_units: reads("eventual") / 2.0 + reads("strong"),
             write_units: sum(&text, STORE_WRITE_UNITS),
