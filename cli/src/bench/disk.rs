@@ -45,7 +45,9 @@ pub(super) async fn append_for_writers(
         let (mut group, mut appended) = (Vec::new(), Vec::new());
         while waiting.blocking_recv_many(&mut group, writers) > 0 {
             appended.clear();
-            group.iter().for_each(|(record, _)| appended.extend_from_slice(record));
+            for (record, _) in &group {
+                appended.extend_from_slice(record);
+            }
             file.write_all(&appended)?;
             file.sync_data()?;
             for (_, written) in group.drain(..) {

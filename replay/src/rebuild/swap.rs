@@ -129,16 +129,18 @@ impl Engine<'_> {
         let work = async {
             let stopped_at = self.follow(&plan, &receipt, &before, Phase::Swapping).await?;
             leave(&plan, &current, &stopped_at).await?;
-            generations.make_current(&before).await?;
             let state = match receipt.comparison.as_ref().map(super::compare::Comparison::is_clean) {
                 Some(true) => State::Equal,
                 Some(false) => State::Differs,
                 None => State::Built,
             };
             (receipt.left, receipt.fence) = (Some(stopped_at.clone()), stopped_at);
-            receipt.fence_at = now();
-            (receipt.replaced, receipt.live_since) = (None, None);
+            (receipt.fence_at, receipt.live_since) = (now(), None);
+            // Said before it is done: after a crash in between it is taken back, or approved, as if nothing had happened.
             self.enter(&mut receipt, &current, state).await?;
+            generations.make_current(&before).await?;
+            receipt.replaced = None;
+            receipt.save(&current).await?;
             tracing::info!(pipeline, generation = before.name(), "rolled back");
             Ok(())
         };

@@ -1,5 +1,7 @@
 //! Going live, and back.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use courant_connectors::model::Timestamp;
@@ -121,4 +123,43 @@ async fn without_a_live_pipeline_the_group_follows_the_store() {
     assert_eq!(read, 10);
     runtime.drain().await;
     world.assert_holds(&receipt.generation, &messages);
+}
+
+/// Killed anywhere while it is taken back: either generation is live, the other one waits, and whoever asks again gets
+/// what they ask for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollback_that_was_cut_off_can_be_finished_and_undone() {
+    let world = World::new().await;
+    let messages = world.send(20).await;
+    let older = world.rebuild(From::Oldest, To::Live).await.unwrap().generation;
+    let newer = world.rebuild(From::Oldest, To::Live).await.unwrap().generation;
+    let engine = world.engine(None);
+    for polls in 1.. {
+        let mut work = Box::pin(engine.rollback("p"));
+        let mut left = polls;
+        let done = poll_fn(|cx| {
+            if left == 0 {
+                return Poll::Ready(None);
+            }
+            left -= 1;
+            work.as_mut().poll(cx).map(Some)
+        });
+        let done = done.await.transpose().unwrap();
+        drop(work);
+        let listed = engine.list(Some("p")).await.unwrap();
+        let [first, second] = &listed[..] else { panic!("{listed:?}") };
+        assert_eq!((&first.generation, &second.generation), (&older, &newer));
+        assert!(first.is_live != second.is_live);
+        let state = second.state.unwrap();
+        assert!(second.is_live || state == State::Equal, "it can be approved, and is {state:?}");
+        if let Some(receipt) = done {
+            assert_eq!((receipt.state, receipt.replaced), (State::Equal, None));
+            break;
+        }
+        if first.is_live || state == State::Equal {
+            let approved = engine.approve("p").await.unwrap();
+            assert_eq!((approved.state, approved.replaced.as_deref()), (State::Live, Some(&older[..])));
+        }
+    }
+    world.assert_holds(&older, &messages);
 }

@@ -164,6 +164,9 @@ impl Table {
         let mut items = Vec::new();
         loop {
             let page = self.store.scan(scan.clone()).await.expect("a scan of the table");
+            let packed = self.store.scan_packed(scan.clone()).await.expect("a scan of the table");
+            let unpacked: Vec<_> = packed.items.iter().map(|item| item.unpack().expect("an item")).collect();
+            assert_eq!((&unpacked, &packed.next), (&page.items, &page.next), "packed or not");
             items.extend(page.items);
             match page.next {
                 Some(next) => scan.start_after = Some(next),
