@@ -4,12 +4,14 @@
 //! starts a process that goes on, a [`Courant`]. Nothing here waits for a fixed time: [`until`] looks at a condition
 //! again and again, with a limit so generous that only what never happens runs into it.
 
+pub mod asking;
 pub mod chat;
 pub mod deployment;
 mod home;
 mod http;
 pub mod lines;
 pub mod load;
+pub mod model;
 mod process;
 mod python;
 pub mod raw;

@@ -2,100 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::net::TcpListener as Port;
-use std::sync::{Arc, Mutex};
+use std::net::TcpListener;
 
 use courant_client::SignedIn;
 use courant_conformance::eventually;
 use courant_tests::chat::{TOPOLOGIES, connect, history, next_of, send, shipped};
+use courant_tests::model::{Model, Mood};
 use courant_tests::{Home, LIMIT, home, repository, until};
-use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-
-/// What the model does with a question.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mood {
-    /// Begins to answer and never ends.
-    Slow,
-    Refuses,
-    /// Says something else each time.
-    Answers,
-}
-
-struct Model {
-    url: String,
-    mood: Arc<Mutex<Mood>>,
-    asked: Arc<Mutex<Vec<String>>>,
-}
-
-impl Model {
-    async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let (mood, asked) = (Arc::new(Mutex::new(Mood::Slow)), Arc::<Mutex<Vec<String>>>::default());
-        let (moods, log) = (Arc::clone(&mood), Arc::clone(&asked));
-        tokio::spawn(async move {
-            loop {
-                let (socket, _) = listener.accept().await.unwrap();
-                tokio::spawn(serve(socket, Arc::clone(&moods), Arc::clone(&log)));
-            }
-        });
-        Self { url, mood, asked }
-    }
-
-    fn is(&self, mood: Mood) {
-        *self.mood.lock().unwrap() = mood;
-    }
-
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
-    }
-}
-
-async fn serve(socket: TcpStream, mood: Arc<Mutex<Mood>>, log: Arc<Mutex<Vec<String>>>) {
-    let (mut socket, mut length) = (BufReader::new(socket), 0);
-    loop {
-        let mut line = String::new();
-        if socket.read_line(&mut line).await.unwrap_or(0) == 0 {
-            return;
-        }
-        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
-        if line.trim().is_empty() {
-            break;
-        }
-    }
-    let mut body = vec![0; length];
-    socket.read_exact(&mut body).await.unwrap();
-    let body: Value = serde_json::from_slice(&body).unwrap();
-    let question =
-        body["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap().to_owned();
-    let number = {
-        let mut log = log.lock().unwrap();
-        log.push(question.clone());
-        log.len()
-    };
-    let mood = *mood.lock().unwrap();
-    let part = |text: &str| format!("data: {}\n\n", json!({"choices": [{"delta": {"content": text}}]}));
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
-    let said = match mood {
-        Mood::Slow => format!("{head}{}", part("well, ")),
-        Mood::Refuses => {
-            "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned()
-        }
-        Mood::Answers => format!("{head}{}data: [DONE]\n\n", part(&format!("to {question}, try {number}"))),
-    };
-    // Whoever asked may be killed.
-    if socket.write_all(said.as_bytes()).await.is_ok() && mood == Mood::Slow {
-        let _ = socket.read_u8().await; // until it is
-    }
-}
+use serde_json::json;
 
 /// A shipped topology and the example's agent, with this model and at one address for all its lives.
 fn with_agent(model: &Model, topology: &str) -> Home {
-    let port = Port::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let example = std::fs::read_to_string(repository().join("examples/agent.toml")).unwrap();
     let (before, after) = example.split_once("responder = \"scripted\"").unwrap();
     let (_, after) = after.split_once("]\n\n").unwrap();
@@ -174,4 +92,32 @@ async fn is_killed_and_redriven(topology: &str) {
     assert_eq!(said(&ann, &chat).await.len(), 7, "nothing twice");
     assert_eq!(process.stop(), Some(0));
     home.run(&["verify"]).ok();
+}
+
+/// Each agent of a chat answers people, and none answers another: they would never come to an end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_agents_each_answers_a_question_once_and_none_the_other() {
+    let home = home!();
+    let example = std::fs::read_to_string(repository().join("examples/agent.toml")).unwrap();
+    let other =
+        example.replace("name = \"agent\"", "name = \"other\"").replace("agent_helper", "agent_other");
+    home.replace_config(&format!("{}\n{example}\n{other}", shipped(TOPOLOGIES[0])));
+    let mut process = home.start(&[]);
+    let ann = process.person("Ann").await;
+    let wanted = json!({"chat_type": "group", "name": "all", "members": ["agent_helper", "agent_other"]});
+    let made = ann.client.post("/api/v1/chats", &wanted).await.unwrap();
+    let chat = made["chat_id"].as_str().unwrap().to_owned();
+    let mut socket = connect(&ann).await;
+    let mut expected = Vec::new();
+    for question in ["one", "two", "three"] {
+        send(&mut socket, &chat, question, question).await;
+        let answer = format!("You said: {question}");
+        expected.extend([question.to_owned(), answer.clone(), answer.clone()]);
+        // A chat's messages are looked at in their order: those that were answered before this one are there by then.
+        let both = async || {
+            let all = said(&ann, &chat).await;
+            (all.iter().filter(|said| **said == answer).count() >= 2).then_some(all)
+        };
+        assert_eq!(eventually("both answers", both).await, expected);
+    }
 }

@@ -336,6 +336,17 @@ mod tests {
     }
 
     #[test]
+    fn what_was_read_and_not_handed_out_is_left_to_who_has_the_shard_next() {
+        let mut feed = Feed::new(part(false));
+        feed.found(Cursor::default(), found(1..=3, false));
+        assert_eq!(handed(&mut feed, 1), [1]);
+        feed.done(1);
+        feed.follow(&part(true));
+        let Next::Release(place) = feed.next(Instant::now()) else { panic!("nothing of it is open") };
+        assert_eq!(place, at(1));
+    }
+
+    #[test]
     fn without_a_sign_of_life_nothing_is_handed_out() {
         let mut feed = Feed::new(part(false));
         feed.found(Cursor::default(), found(1..=2, false));

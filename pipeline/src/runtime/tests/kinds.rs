@@ -59,7 +59,8 @@ impl Source for Numbers {
         let end = self.config.count.unwrap_or(u64::MAX);
         let upto = (self.next + self.config.chunk.min(max) as u64).min(end);
         if self.next == upto {
-            return Ok(Read::End);
+            let is_gone = self.world.is_gone.swap(false, Ordering::SeqCst);
+            return Ok(if is_gone { Read::Gone(vec![Partition::only()]) } else { Read::End });
         }
         let mut batch = ReadBatch::new(Partition::only(), max);
         for n in self.next..upto {

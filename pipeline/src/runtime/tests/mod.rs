@@ -199,6 +199,18 @@ async fn a_panic_is_contained_and_the_pipeline_restarts_from_its_last_commit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_read_elsewhere_by_now_is_not_committed() {
+    let world = Arc::new(World::default());
+    world.is_gone.store(true, Ordering::SeqCst);
+    // Under way when it goes.
+    let slow = json!({"act": "none", "every": 1, "at": 0, "pause_ms": 1000});
+    let topology = numbers(&world, 100, 10, 100).mischief("slow", slow).collect("sink").done();
+    let report = run_to_end(&topology, &world.host(), &CancellationToken::new()).await;
+    assert_eq!(report.dispositions, Tally { delivered: 100, ..Tally::default() });
+    assert!(world.saved.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_drain_out_of_time_returns_what_is_under_way() {
     let world = Arc::new(World::default());
     let slow = json!({"act": "none", "every": 1, "at": 0, "pause_ms": 3_600_000});

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU16, NonZeroU32};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub(crate) struct World {
     /// Dropped by a stage, or failed where `on_error` says drop.
     pub(crate) dropped: Mutex<BTreeSet<u64>>,
     pub(crate) saved: Mutex<BTreeMap<String, SavedPositions>>,
+    /// Whether the numbers are read elsewhere once they are read.
+    pub(crate) is_gone: AtomicBool,
     pub(crate) calls: AtomicU64,
     pub(crate) runs: AtomicU32,
     pub(crate) violations: Mutex<Vec<String>>,

@@ -19,6 +19,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
 /// What happens to a call.
@@ -36,6 +37,8 @@ pub enum Fault {
     Hang,
     /// It is done, and no answer ever comes.
     HangAnswer,
+    /// It is done late, when [`let_through`](FaultyProxy::let_through) is called.
+    HoldBack,
     /// It is not done; this is the answer.
     Answer { status: u16, body: Value },
     /// A batch of one table, of which only so many are done; the rest is given back as unprocessed.
@@ -72,9 +75,18 @@ struct Shared {
 #[derive(Default)]
 struct Plan {
     next: HashMap<String, VecDeque<Fault>>,
+    /// Calls with all of these in them, before anything else that is planned.
+    certain: Vec<(String, Vec<String>, Fault)>,
     always: HashMap<String, Fault>,
     calls: HashMap<String, usize>,
     hanging: usize,
+    held_back: Vec<HeldBack>,
+}
+
+/// A call that is done when it is told to go, and tells when it is.
+struct HeldBack {
+    go: oneshot::Sender<()>,
+    done: oneshot::Receiver<()>,
 }
 
 impl FaultyProxy {
@@ -96,6 +108,13 @@ impl FaultyProxy {
         self.with_plan(|plan| plan.next.entry(operation.to_owned()).or_default().extend(faults));
     }
 
+    /// What happens to the next call of an operation that has all of this in it, such as the names of a table and of an
+    /// attribute; others pass.
+    pub fn plan_where(&self, operation: &str, says: &[&str], fault: Fault) {
+        let says = says.iter().map(|&part| part.to_owned()).collect();
+        self.with_plan(|plan| plan.certain.push((operation.to_owned(), says, fault)));
+    }
+
     /// What happens to all calls of an operation that nothing else is planned for.
     pub fn always(&self, operation: &str, fault: Fault) {
         self.with_plan(|plan| plan.always.insert(operation.to_owned(), fault));
@@ -105,6 +124,7 @@ impl FaultyProxy {
     pub fn heal(&self) {
         self.with_plan(|plan| {
             plan.next.clear();
+            plan.certain.clear();
             plan.always.clear();
         });
     }
@@ -114,7 +134,15 @@ impl FaultyProxy {
         self.with_plan(|plan| plan.calls.get(operation).copied().unwrap_or_default())
     }
 
-    /// How many calls so far wait for an answer that never comes; those that were to be done before are.
+    /// Lets everything be done that was held back; returns once it is.
+    pub async fn let_through(&self) {
+        for HeldBack { go, done } in self.with_plan(|plan| std::mem::take(&mut plan.held_back)) {
+            go.send(()).expect("the connection of who is held back has ended");
+            done.await.expect("the server answers");
+        }
+    }
+
+    /// How many calls so far wait, held back or for an answer that never comes; those that were to be done before are.
     pub fn hanging(&self) -> usize {
         self.with_plan(|plan| plan.hanging)
     }
@@ -167,9 +195,9 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 /// An error ends the connection without an answer.
 async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
     let operation = operation_of(&request);
-    let fault = shared.next_fault(&operation);
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    let fault = shared.next_fault(&operation, &body);
     let whole = Request::from_parts(parts, Full::new(body.clone()));
     match fault {
         Fault::Pass => shared.forward(whole).await,
@@ -187,6 +215,12 @@ async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<R
             shared.forward(whole).await?;
             shared.hang().await
         }
+        Fault::HoldBack => {
+            let done = shared.hold_back().await?;
+            let answer = shared.forward(whole).await?;
+            done.send(()).ok(); // nobody may want to know
+            Ok(answer)
+        }
         Fault::Answer { status, body } => answer(status, &body),
         Fault::DoOnly(count) => {
             let split = split(&operation, &body, count)?;
@@ -203,9 +237,16 @@ async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<R
 }
 
 impl Shared {
-    fn next_fault(&self, operation: &str) -> Fault {
+    fn next_fault(&self, operation: &str, body: &Bytes) -> Fault {
         let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
         *plan.calls.entry(operation.to_owned()).or_default() += 1;
+        let body = String::from_utf8_lossy(body);
+        let is_meant = |(of, says, _): &(String, Vec<String>, Fault)| {
+            of == operation && says.iter().all(|part| body.contains(part.as_str()))
+        };
+        if let Some(at) = plan.certain.iter().position(is_meant) {
+            return plan.certain.remove(at).2;
+        }
         let planned = plan.next.get_mut(operation).and_then(VecDeque::pop_front);
         planned.or_else(|| plan.always.get(operation).cloned()).unwrap_or(Fault::Pass)
     }
@@ -213,6 +254,18 @@ impl Shared {
     async fn hang<T>(&self) -> T {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).hanging += 1;
         std::future::pending().await
+    }
+
+    /// Waits to be let through; where to say that it is done.
+    async fn hold_back(&self) -> io::Result<oneshot::Sender<()>> {
+        let ((go, goes), (is_done, done)) = (oneshot::channel(), oneshot::channel());
+        {
+            let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+            plan.held_back.push(HeldBack { go, done });
+            plan.hanging += 1;
+        }
+        goes.await.map_err(io::Error::other)?;
+        Ok(is_done)
     }
 
     async fn forward(&self, mut request: Request<Full<Bytes>>) -> io::Result<Response<Full<Bytes>>> {

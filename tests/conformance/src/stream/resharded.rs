@@ -27,6 +27,7 @@ pub(super) struct Resharded {
     old_list: Lock<Option<Vec<Shard>>>,
     lists: AtomicUsize,
     is_broken: Arc<AtomicBool>,
+    is_mute: AtomicBool,
 }
 
 /// Items of a page of a scan, so that few make several.
@@ -95,6 +96,21 @@ impl Resharded {
             old_list: Lock::new(None),
             lists: AtomicUsize::new(0),
             is_broken: Arc::default(),
+            is_mute: AtomicBool::new(false),
+        })
+    }
+
+    /// The same for somebody else, with breakdowns of their own.
+    pub(super) fn beside(&self) -> Arc<Self> {
+        Arc::new(Self {
+            store: Arc::clone(&self.store),
+            table: self.table.clone(),
+            shards: Arc::clone(&self.shards),
+            readers: self.readers.clone(),
+            old_list: Lock::new(None),
+            lists: AtomicUsize::new(0),
+            is_broken: Arc::default(),
+            is_mute: AtomicBool::new(false),
         })
     }
 
@@ -138,6 +154,18 @@ impl Resharded {
     /// Whether reads fail.
     pub(super) fn breaks(&self, is_broken: bool) {
         self.is_broken.store(is_broken, Ordering::SeqCst);
+    }
+
+    /// Whether nothing that is written arrives.
+    pub(super) fn mutes(&self, is_mute: bool) {
+        self.is_mute.store(is_mute, Ordering::SeqCst);
+    }
+
+    fn can_write(&self) -> Result<()> {
+        if self.is_mute.load(Ordering::SeqCst) {
+            return Err(StoreError::Unavailable("told to be mute".into()));
+        }
+        Ok(())
     }
 
     /// How often shards were listed.
@@ -292,14 +320,17 @@ impl WriteStore for Resharded {
         returning: Returning,
         durability: Durability,
     ) -> Result<Option<Item>> {
+        self.can_write()?;
         self.store.write(write, returning, durability).await
     }
 
     async fn batch_write(&self, writes: Vec<BatchWrite>) -> Result<()> {
+        self.can_write()?;
         self.store.batch_write(writes).await
     }
 
     async fn transact(&self, transaction: Transaction) -> Result<()> {
+        self.can_write()?;
         self.store.transact(transaction).await
     }
 }

@@ -125,22 +125,39 @@ pub async fn a_child_waits_for_what_is_open_of_its_parent(store: Arc<dyn Store>)
     two.closes().await;
 }
 
-/// Although more was handed out, and something behind it was done.
+/// Although more was handed out.
 pub async fn what_is_not_done_comes_again(store: Arc<dyn Store>) {
     let followed = Followed::new(&store, "what_is_not_done_comes_again").await;
+    let dying = does_one_of_five(&followed).await;
+    drop(dying);
+    the_others_come(&followed).await;
+}
+
+pub async fn who_closes_leaves_what_is_not_done_to_others(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "who_closes_leaves_what_is_not_done").await;
+    let closing = does_one_of_five(&followed).await;
+    closing.close().await.expect("it lets go");
+    the_others_come(&followed).await;
+}
+
+/// A worker that was given four changes of five at least, and has done the first.
+async fn does_one_of_five(followed: &Followed) -> StreamWorker {
     for _ in 0..5 {
         followed.write(1).await;
     }
-    let mut dying = followed.join("g", "dying");
+    let mut worker = followed.join("g", "one");
     let mut numbers = Vec::new();
     let mut shard = None;
     while numbers.len() < 4 {
-        let handed = next(&mut dying).await;
+        let handed = next(&mut worker).await;
         numbers.extend(handed.changes.iter().map(|(number, _)| *number));
         shard = Some(handed.shard);
     }
-    dying.done([(shard.expect("it was handed"), numbers[0])]).await.expect("places can be written");
-    drop(dying);
+    worker.done([(shard.expect("it was handed"), numbers[0])]).await.expect("places can be written");
+    worker
+}
+
+async fn the_others_come(followed: &Followed) {
     let _two = followed.runs("two");
     followed.all_came("g").await;
     let versions: Vec<u64> = followed.given("g").iter().map(|given| given.version).collect();
@@ -190,6 +207,43 @@ pub async fn who_comes_again_goes_on_at_once(store: Arc<dyn Store>) {
         }
         shards.insert(handed.shard);
     }
+}
+
+/// It can read all the time, and nothing that it writes arrives until others have its shards.
+pub async fn who_cannot_keep_its_leases_hands_nothing_out_and_learns_that_they_are_gone(
+    store: Arc<dyn Store>,
+) {
+    let followed = Followed::new(&store, "who_cannot_keep_its_leases").await;
+    let muted = followed.stream.beside();
+    followed.write(1).await;
+    let mut one = StreamWorker::join(Arc::clone(&muted) as Arc<_>, followed.options("g", "one"));
+    let first = next(&mut one).await;
+    muted.mutes(true);
+    let two = followed.runs("two");
+    followed.all_came("g").await; // again, since it was not done
+    followed.write(1).await;
+    followed.all_came("g").await;
+    let late = timeout(LEASE, async {
+        loop {
+            // Failures are passed over.
+            if let Ok(StreamEvent::Changes(handed)) = one.next(5).await {
+                return handed;
+            }
+        }
+    });
+    assert!(late.await.is_err(), "others have the shard");
+    muted.mutes(false);
+    let gone = async {
+        loop {
+            match one.next(5).await {
+                Ok(StreamEvent::Gone(shards)) if shards.contains(&first.shard) => return,
+                Ok(StreamEvent::Changes(handed)) => assert_ne!(handed.shard, first.shard, "it is another's"),
+                _ => {}
+            }
+        }
+    };
+    timeout(LIMIT, gone).await.expect("it hears that the shard is gone");
+    two.closes().await;
 }
 
 /// However shards change hands.

@@ -12,8 +12,10 @@ macro_rules! stream_suite {
                 an_item_keeps_its_order_while_shards_split,
                 a_child_waits_for_what_is_open_of_its_parent,
                 what_is_not_done_comes_again,
+                who_closes_leaves_what_is_not_done_to_others,
                 what_the_dead_left_undone_is_done_by_others,
                 who_comes_again_goes_on_at_once,
+                who_cannot_keep_its_leases_hands_nothing_out_and_learns_that_they_are_gone,
                 two_groups_are_two_readers_of_a_shard,
                 a_list_that_is_behind_takes_nothing_for_lost,
                 how_far_behind_is_told,
@@ -23,6 +25,7 @@ macro_rules! stream_suite {
                 a_scan_whose_worker_dies_goes_on,
                 shards_that_are_gone_are_answered_by_a_scan,
                 changes_lost_while_reading_are_noticed,
+                changes_lost_before_anything_was_done_are_noticed,
             }
         }
     };
