@@ -43,6 +43,7 @@ mod shared;
 pub mod sinks;
 pub mod sources;
 pub mod stored_event;
+mod stream_group;
 #[cfg(test)]
 mod testing;
 pub mod times;

@@ -175,3 +175,21 @@ fn a_third_follower_of_a_table_is_told_to_consume_the_log() {
     home.replace_config(&shipped);
     home.run(&["check"]).ok();
 }
+
+/// However many look for what was never published: they share the shards.
+#[test]
+fn a_group_that_repairs_is_one_follower() {
+    let pipeline = |name: &str, source: &str| {
+        format!("[[pipeline]]\nname = \"{name}\"\nstage = [{source}, {{ kind = \"blackhole\" }}]\n")
+    };
+    let follows = |name| pipeline(name, r#"{ kind = "dynamo-stream", params = { table = "messages" } }"#);
+    let shipped = courant_tests::chat::shipped("pipelines.toml");
+    let more = pipeline("repair-more", r#"{ kind = "unpublished", params = { group = "repair" } }"#);
+    let home = home!();
+    home.replace_config(&format!("{shipped}\n{more}{}", follows("search")));
+    home.run(&["check"]).ok();
+    home.replace_config(&format!("{shipped}\n{}{}", follows("repair-more"), follows("search")));
+    let said = home.run(&["check"]).refused(3);
+    assert!(said.contains("followed by the pipelines `repair` and `repair-more` already"), "{said}");
+    assert!(said.contains("pipeline.search.stage[0]"), "{said}");
+}

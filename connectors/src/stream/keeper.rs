@@ -15,7 +15,7 @@ use super::compare::Compared;
 use super::leases::Leases;
 use super::share::{Plan, Standing};
 use super::shared::{Part, Shared};
-use super::{StreamOptions, StreamStart, StreamStore, wall_clock};
+use super::{InPlaceOfLost, StreamOptions, StreamStart, StreamStore, wall_clock};
 use crate::model::Timestamp;
 use crate::model::tables::stream_leases::{Group, Lease, Lost, SCAN};
 use crate::store::{Remedy, Result, Shard, ShardId, ShardStart, StoreError};
@@ -238,8 +238,13 @@ impl Rounds {
     }
 
     async fn begin_scan(&self, group: &Group, lost: &[(&Lease, Lost)]) -> Result<bool> {
-        tracing::warn!(group = self.options.group, table = %self.options.table, shards = lost.len(),
-            "changes were removed before they were read; the whole table is scanned in their place");
+        let StreamOptions { group: name, table, in_place_of_lost, .. } = &*self.options;
+        match in_place_of_lost {
+            InPlaceOfLost::Scan => tracing::warn!(group = name, %table, shards = lost.len(),
+                "changes were removed before they were read; the whole table is scanned in their place"),
+            InPlaceOfLost::Nothing => tracing::warn!(group = name, %table, shards = lost.len(),
+                "changes were removed before they were read; nothing stands in for them"),
+        }
         // The others are found again after it.
         self.leases.begin_scan(group, &lost[..lost.len().min(LOST_AT_ONCE)]).await
     }

@@ -12,7 +12,8 @@
 //!
 //! Where changes were lost, since nobody read them for a day, all workers let go, one of them scans the table and hands
 //! out every item as it is, and then the shards are read on from what is left of them. Of the changes until then only
-//! those are handed out that leave an item as it is now: the others are older than what the scan gave.
+//! those are handed out that leave an item as it is now: the others are older than what the scan gave. A group that has no
+//! use for items as they are goes on at once instead ([`InPlaceOfLost`]).
 //!
 //! Beside [`Follower`](crate::store::Follower), which reads a whole stream for one caller that keeps the places. Rejected: a task
 //! per shard. What is handed out waits for one caller anyway; only the signs of life must not wait for it, so they have
@@ -48,10 +49,11 @@ pub struct StreamOptions {
     /// Different for each that runs at the same time. One that comes again has its leases back at once.
     pub worker: WorkerId,
     pub start: StreamStart,
+    pub in_place_of_lost: InPlaceOfLost,
+    pub pace: Pace,
     /// How long a worker that gives no sign of life keeps its shards.
     pub lease: Duration,
-    /// How long to wait before a shard is read again that had nothing more; doubled while it stays so. A store that
-    /// tells of changes does not let anybody wait.
+    /// How long to wait before a shard is read again that had nothing more; doubled while it stays so.
     pub idle_wait: Duration,
     pub longest_idle_wait: Duration,
     /// How often to look for new shards, beside whenever one ends.
@@ -67,6 +69,24 @@ pub enum StreamStart {
     Latest,
 }
 
+/// What is handed out in place of changes that were removed before they were read. The same for all of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InPlaceOfLost {
+    /// Every item of the table as it is.
+    Scan,
+    /// Nothing: the shards are read on from what is left of them.
+    Nothing,
+}
+
+/// When to read a shard again that had nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// As soon as a store tells of changes, if it can: somebody waits for them.
+    AtOnce,
+    /// After the wait, whatever happens meanwhile: fewer and larger reads.
+    InTurn,
+}
+
 impl StreamOptions {
     /// With the waits that suit DynamoDB, which allows five reads of a shard per second. Somebody waits for what is read,
     /// so a quiet shard is left alone for twice as long and no longer.
@@ -77,6 +97,8 @@ impl StreamOptions {
             group: group.into(),
             worker,
             start: StreamStart::Oldest,
+            in_place_of_lost: InPlaceOfLost::Scan,
+            pace: Pace::AtOnce,
             lease: Duration::from_secs(10),
             idle_wait: Duration::from_millis(200),
             longest_idle_wait: Duration::from_millis(400),

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::leases::Leases;
 use super::shared::Window;
-use super::{StreamOptions, StreamStore};
+use super::{InPlaceOfLost, Pace, StreamOptions, StreamStore};
 use crate::model::tables::stream_leases::{At, Place, SCAN};
 use crate::store::{
     Change, Consistency, Get, Item, Key, Name, PageToken, Result, Scan, Segment, SequenceNumber, ShardId,
@@ -96,7 +96,7 @@ impl ReadJob {
         };
         if *waits_first {
             tokio::select! {
-                () = reader.wait() => {}
+                () = reader.wait(), if self.options.pace == Pace::AtOnce => {}
                 () = sleep(*idle) => *idle = (*idle * 2).min(self.options.longest_idle_wait),
             }
         }
@@ -142,6 +142,9 @@ impl ReadJob {
     }
 
     async fn scan(&self) -> Result<Found> {
+        if self.options.in_place_of_lost == InPlaceOfLost::Nothing {
+            return Ok(Found::Ended);
+        }
         let start_after = match &self.start.at {
             At::Page(key) => Some(PageToken(key.clone())),
             At::Ended => return Ok(Found::Ended),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, join_all};
@@ -14,7 +14,7 @@ use super::keeper::Keeper;
 use super::leases::Leases;
 use super::read::{self, Cursor, Found, ReadJob};
 use super::shared::Shared;
-use super::{Handed, StreamEvent, StreamOptions, StreamStore, wall_clock};
+use super::{Handed, InPlaceOfLost, StreamEvent, StreamOptions, StreamStore, wall_clock};
 use crate::model::tables::stream_leases::{At, Place, SCAN};
 use crate::store::{Result, ShardId, StoreError};
 
@@ -226,8 +226,10 @@ impl StreamWorker {
                 }
                 Next::Release(place) => {
                     let (leases, scans) = (Arc::clone(&self.leases), self.shared.scans());
+                    let options = Arc::clone(&self.options);
                     self.under_way.push(Box::pin(async move {
-                        let what = What::Released(release(&leases, &shard, term, &place, scans).await);
+                        let released = release(&leases, &options, &shard, term, &place, scans).await;
+                        let what = What::Released(released);
                         Done { shard, term, what }
                     }));
                 }
@@ -250,6 +252,7 @@ impl StreamWorker {
                 self.shared.released(&shard, term);
                 self.feeds.remove(&shard);
                 self.turns.retain(|turn| *turn != shard);
+                self.gone.push(shard);
             }
             What::Read(_, Err(StoreError::ConditionFailed { .. }))
             | What::Released(Err(StoreError::ConditionFailed { .. })) => self.shared.lose(&shard, term),
@@ -272,9 +275,20 @@ impl StreamWorker {
 }
 
 /// Lets a shard go. At the end of a scan the group goes back to its shards.
-async fn release(leases: &Leases, shard: &ShardId, term: u64, place: &Place, scans: u64) -> Result<()> {
+async fn release(
+    leases: &Leases,
+    options: &StreamOptions,
+    shard: &ShardId,
+    term: u64,
+    place: &Place,
+    scans: u64,
+) -> Result<()> {
     if shard.0 == SCAN && place.at == At::Ended {
-        return leases.end_scan(shard, term, scans, wall_clock() + read::CLOCKS_APART).await;
+        let scanned_until = match options.in_place_of_lost {
+            InPlaceOfLost::Scan => wall_clock() + read::CLOCKS_APART,
+            InPlaceOfLost::Nothing => UNIX_EPOCH,
+        };
+        return leases.end_scan(shard, term, scans, scanned_until).await;
     }
     leases.release(shard, term, place).await
 }

@@ -7,26 +7,20 @@
 //!
 //! Where changes are not kept any more, the whole table is scanned in their place; such records say so.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use async_trait::async_trait;
-use courant_connectors::model::WorkerId;
 use courant_connectors::model::tables::{TABLES, stream_leases};
 use courant_connectors::store::{Change, Name, ShardId, Stream};
-use courant_connectors::stream::{Handed, StreamEvent, StreamOptions, StreamStart, StreamWorker};
+use courant_connectors::stream::{Handed, StreamEvent, StreamStart};
 use courant_pipeline::spec::{BuildContext, Built, Level, Mode, Problem, StageConfig, StageSpec};
 use courant_pipeline::stage::{Partition, PositionKeeping, Positions, Read, ReadBatch};
 use courant_pipeline::units::Span;
-use courant_pipeline::{Payload, Record, Source, StageError, clock};
+use courant_pipeline::{Payload, Record, Source, StageError};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::task::JoinSet;
 
-use crate::backends::{Backends, access, store_error};
+use crate::backends::{Backends, access};
 use crate::changes::{CHANGE, ChangeKind, TableChange};
-use crate::host::PositionFiles;
-use crate::metrics;
+use crate::stream_group::{self, StreamGroup, StreamMember, default_lease};
 
 pub static SPEC: StageSpec = StageSpec::source::<Config>("dynamo-stream", CHANGE)
     .summary("reads what changes in a table, and shares the table's shards with others of its group")
@@ -63,15 +57,6 @@ pub enum Start {
     Latest,
 }
 
-fn default_lease() -> Span {
-    Span::secs(10)
-}
-
-/// Several signs of life have to fit in, each of which is a write and may be slow.
-const SHORTEST_LEASE: Duration = Duration::from_millis(500);
-/// How often to tell how far behind it is.
-const TELL_LAG_EVERY: Duration = Duration::from_secs(1);
-
 impl StageConfig for Config {
     fn build(self, context: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
         let keys = self.check()?;
@@ -83,16 +68,12 @@ impl StageConfig for Config {
             access(Level::Store, Mode::Keep, &stream_leases::SCHEMA.name),
         ];
         let mut built = Built::source(DynamoStream {
-            pipeline: context.pipeline.to_owned(),
             table: self.table.as_str().into(),
-            group: self.group.unwrap_or_else(|| context.pipeline.to_owned()),
+            group: StreamGroup::of(context, self.group, self.lease),
             keys,
             start: self.start,
-            lease: self.lease.0,
             backends: Backends::of(context, &declared),
-            files: context.services.get::<PositionFiles>(),
-            worker: None,
-            telling: JoinSet::new(),
+            member: None,
         });
         built.access.extend(declared);
         Ok(built)
@@ -102,17 +83,7 @@ impl StageConfig for Config {
 impl Config {
     /// The names of the table's keys, if nothing is wrong.
     fn check(&self) -> Result<Vec<Name>, Vec<Problem>> {
-        let mut problems = Vec::new();
-        if self.lease.0 < SHORTEST_LEASE {
-            let message = format!("a lease of {} is shorter than signs of life take", self.lease);
-            problems.push(
-                Problem::new("lease", message).help("half a second is the least; ten seconds are usual"),
-            );
-        }
-        if self.group.as_ref().is_some_and(String::is_empty) {
-            let problem = Problem::new("group", "a group has a name");
-            problems.push(problem.help("leave it out to use the pipeline's name"));
-        }
+        let mut problems = stream_group::problems(self.group.as_deref(), self.lease);
         let known = TABLES.into_iter().find(|schema| schema.name == *self.table);
         if known.is_some_and(|schema| schema.stream == Stream::Off) {
             let streamed = TABLES.iter().filter(|schema| schema.stream != Stream::Off);
@@ -134,39 +105,18 @@ impl Config {
 }
 
 struct DynamoStream {
-    pipeline: String,
     table: Name,
-    group: String,
+    group: StreamGroup,
     keys: Vec<Name>,
     start: Start,
-    lease: Duration,
     backends: Backends,
-    files: Option<Arc<PositionFiles>>,
-    worker: Option<StreamWorker>,
-    /// The task that tells how far behind it is.
-    telling: JoinSet<()>,
-}
-
-impl DynamoStream {
-    /// The same after a restart, if the process has a folder: nobody else uses that at the same time, so leases of
-    /// this name are ours and need not run out first.
-    async fn worker_id(&mut self) -> Result<WorkerId, StageError> {
-        let Some(files) = &self.files else { return Ok(WorkerId::generate()) };
-        let source = self.identity();
-        let known = files.note(&self.pipeline, &source).await?;
-        if let Some(id) = known.as_ref().and_then(|note| note["worker"].as_str()) {
-            return Ok(id.into());
-        }
-        let id = WorkerId::generate();
-        files.keep_note(&self.pipeline, &source, serde_json::json!({"worker": id})).await?;
-        Ok(id)
-    }
+    member: Option<StreamMember>,
 }
 
 #[async_trait]
 impl Source for DynamoStream {
     fn identity(&self) -> String {
-        format!("stream:{}:{}", self.group, self.table)
+        format!("stream:{}:{}", self.group.name(), self.table)
     }
 
     fn keeps_positions(&self) -> PositionKeeping {
@@ -175,49 +125,37 @@ impl Source for DynamoStream {
 
     async fn open(&mut self, _: &Positions) -> Result<(), StageError> {
         let store = self.backends.store()?;
-        let worker = self.worker_id().await?;
-        let mut options = StreamOptions::new(self.table.clone(), self.keys.clone(), &*self.group, worker);
-        options.lease = self.lease;
+        let (source, table, keys) = (self.identity(), self.table.clone(), self.keys.clone());
+        let mut options = self.group.options(&source, self.group.name(), table, keys).await?;
         options.start = match self.start {
             Start::Oldest => StreamStart::Oldest,
             Start::Latest => StreamStart::Latest,
         };
-        let worker = StreamWorker::join(Arc::new(store), options);
-        let (pipeline, behind_since) = (self.pipeline.clone(), worker.behind_since());
-        self.telling.spawn(async move {
-            loop {
-                let since = behind_since().and_then(|at| clock::now().duration_since(at).ok());
-                metrics::stream_lag(&pipeline, since.unwrap_or_default());
-                tokio::time::sleep(TELL_LAG_EVERY).await;
-            }
-        });
-        self.worker = Some(worker);
+        self.member = Some(self.group.join(store, options));
         Ok(())
     }
 
     async fn read(&mut self, max: usize) -> Result<Read, StageError> {
-        const DOING: &str = "follow the table";
-        let Some(worker) = &mut self.worker else {
-            return Err(StageError::fatal(DOING, "the source is not open"));
+        let Some(member) = &mut self.member else {
+            return Err(StageError::fatal("follow the table", "the source is not open"));
         };
-        match worker.next(max).await.map_err(|error| store_error(DOING, error))? {
+        match member.next(max).await? {
             StreamEvent::Changes(handed) => Ok(Read::Batch(batch(&self.table, handed))),
             StreamEvent::Gone(shards) => Ok(Read::Gone(shards.iter().map(partition).collect())),
         }
     }
 
     async fn commit(&mut self, positions: &Positions) -> Result<(), StageError> {
-        let Some(worker) = &mut self.worker else { return Ok(()) };
+        let Some(member) = &mut self.member else { return Ok(()) };
         let done = positions.iter().map(|(partition, number)| (ShardId(partition.as_str().into()), *number));
-        worker.done(done).await.map_err(|error| store_error("keep the place in the stream", error))
+        member.done(done).await
     }
 
     async fn close(&mut self) -> Result<(), StageError> {
-        self.telling.shutdown().await;
-        // Whoever takes over is behind, or nobody is.
-        metrics::stream_lag(&self.pipeline, Duration::ZERO);
-        let Some(worker) = self.worker.take() else { return Ok(()) };
-        worker.close().await.map_err(|error| store_error("let go of the stream", error))
+        match self.member.take() {
+            Some(member) => member.close().await,
+            None => Ok(()),
+        }
     }
 }
 

@@ -5,36 +5,46 @@
 //! the events of messages that have waited too long for theirs. A message whose event is only late may be published
 //! twice; consumers know events by chat and sequence.
 //!
+//! Pipelines of one group share the shards of the table by lease (`courant_connectors::stream`), so that however many
+//! processes look, they are one reader of the stream: each message waits with one of them, and each of them reads the whole
+//! log. The place in the stream is kept in the leases. It passes a message when its event was seen or is committed; after a
+//! crash whoever takes over goes on from there, and repeats rather than skips.
+//!
 //! Before it says that an event is missing it looks where the log ends and reads up to there, so that its own delay is
-//! never taken for a gap. What it has seen through is kept with the pipeline's positions; after a crash it goes on from
-//! there, and repeats rather than skips.
+//! never taken for a gap. Where a shard begins with messages whose events may be forgotten, or were never read, it reads
+//! the log again from before them.
+//!
+//! Of changes that were removed before they were read nothing is found: a scan would give every message there ever was, and
+//! the log may not reach back as far. `courant reconcile` compares those.
 //!
 //! Rejected: a mark on the stored message ("published"). It would cost a second write for every message, to find the few
 //! that need one.
 
 mod matching;
+mod tail;
 
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use courant_connectors::capability::{RestrictedLog, RestrictedStore};
-use courant_connectors::log::{Fetch, LogRecord, Offsets, ReadLog, Reader, Topic, TopicPartition};
+use courant_connectors::log::{LogRecord, Offsets};
 use courant_connectors::model::tables::messages::{self, Message};
+use courant_connectors::model::tables::stream_leases;
 use courant_connectors::model::topics::{MessagePersisted, messages_persisted};
-use courant_connectors::store::{FollowFrom, FollowOptions, FollowPositions, Follower, Item, Key};
+use courant_connectors::store::{Item, Key};
+use courant_connectors::stream::{Handed, InPlaceOfLost, Pace, StreamEvent};
 use courant_pipeline::spec::{BuildContext, Built, Level, Mode, Problem, StageConfig, StageSpec};
 use courant_pipeline::stage::{Partition, PositionKeeping, Positions, Read, ReadBatch};
 use courant_pipeline::units::Span;
 use courant_pipeline::{Record, Source, StageError, clock};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::time::{Instant, sleep_until};
 
-use crate::backends::{Backends, access, class, log_error};
+use crate::backends::{Backends, access};
 use crate::commands::EVENT;
-use crate::host::PositionFiles;
+use crate::stream_group::{self, StreamGroup, StreamMember, default_lease};
 use matching::{Matching, Name};
+use tail::Tail;
 
 pub static SPEC: StageSpec = StageSpec::source::<Config>("unpublished", EVENT)
     .summary("finds stored messages whose event never reached the log, and gives their events")
@@ -46,25 +56,34 @@ pub struct Config {
     /// How long a stored message may wait for its event before it is published again. Longer than publishing usually
     /// takes, or events are published twice for nothing.
     pub after: Span,
+    /// Who looks: pipelines of one group, in any process, share the messages among them, and a group goes on where it was.
+    /// The pipeline's name if left out.
+    pub group: Option<String>,
+    /// How long a worker that gives no sign of life keeps its share before others take it over.
+    pub lease: Span,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { after: Span::secs(3) }
+        Self { after: Span::secs(3), group: None, lease: default_lease() }
     }
 }
 
 impl StageConfig for Config {
     fn build(self, context: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
+        let problems = stream_group::problems(self.group.as_deref(), self.lease);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
         let declared = [
             access(Level::Store, Mode::Stream, &messages::SCHEMA.name),
+            access(Level::Store, Mode::Keep, &stream_leases::SCHEMA.name),
             access(Level::Log, Mode::Read, messages_persisted::NAME),
         ];
         let mut built = Built::source(Unpublished {
-            pipeline: context.pipeline.to_owned(),
             after: self.after.0,
+            group: StreamGroup::of(context, self.group, self.lease),
             backends: Backends::of(context, &declared),
-            files: context.services.get::<PositionFiles>(),
             open: None,
         });
         built.access.extend(declared);
@@ -72,40 +91,27 @@ impl StageConfig for Config {
     }
 }
 
-/// How far the clocks of store and log may be apart, and how late a publish may come: the log is read from this long
-/// before what was seen through.
-const MARGIN: Duration = Duration::from_secs(600);
 /// How often to keep how far it came.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
-const FETCH: usize = 1000;
+/// How long to leave a quiet shard alone: messages wait for their events anyway before they are looked at.
+const LONGEST_IDLE_WAIT: Duration = Duration::from_secs(1);
+/// Changes looked at together.
+const CHANGES: usize = 1000;
 
 struct Unpublished {
-    pipeline: String,
     after: Duration,
+    group: StreamGroup,
     backends: Backends,
-    files: Option<Arc<PositionFiles>>,
     open: Option<Open>,
 }
 
-/// What is kept between runs.
-#[derive(Serialize, Deserialize)]
-struct Note {
-    stream: FollowPositions,
-    /// Every message stored before this is published, in milliseconds since 1970.
-    published_until: u64,
-}
-
 struct Open {
-    log: RestrictedLog,
-    topic: Topic,
-    follower: Follower,
-    reader: Box<dyn Reader>,
-    /// Where the reader is, by partition.
-    read_to: Offsets,
+    member: StreamMember,
+    tail: Tail,
     matching: Matching,
     /// Where the log ended when something had waited too long; once read up to there, what had is missing.
     barrier: Option<Barrier>,
-    save_at: Option<Instant>,
+    save_at: Instant,
 }
 
 struct Barrier {
@@ -113,32 +119,10 @@ struct Barrier {
     waited_since: Instant,
 }
 
-impl Unpublished {
-    async fn note(&mut self) -> Result<Option<Note>, StageError> {
-        let Some(files) = &self.files else { return Ok(None) };
-        let note = files.note(&self.pipeline, &self.identity()).await?;
-        // One that cannot be read is as good as none: everything that is kept is looked through again.
-        Ok(note.and_then(|note| serde_json::from_value(note).ok()))
-    }
-
-    async fn save(&mut self) -> Result<(), StageError> {
-        let identity = self.identity();
-        let (Some(files), Some(open)) = (&self.files, &mut self.open) else { return Ok(()) };
-        let note = Note {
-            stream: open.follower.positions(),
-            published_until: open.matching.published_until().unwrap_or_else(clock::unix_millis),
-        };
-        let note = serde_json::to_value(note).map_err(|error| StageError::fatal("keep positions", error))?;
-        files.keep_note(&self.pipeline, &identity, note).await?;
-        open.save_at = None;
-        Ok(())
-    }
-}
-
 #[async_trait]
 impl Source for Unpublished {
     fn identity(&self) -> String {
-        format!("unpublished:{}", messages_persisted::NAME)
+        format!("unpublished:{}", self.group.name())
     }
 
     fn keeps_positions(&self) -> PositionKeeping {
@@ -152,85 +136,63 @@ impl Source for Unpublished {
 
     async fn open(&mut self, _: &Positions) -> Result<(), StageError> {
         let (store, log) = (self.backends.store()?, self.backends.log()?);
-        let note = self.note().await?;
-        let (from, since) = match note {
-            Some(note) => {
-                let until = clock::from_unix_millis(note.published_until);
-                (FollowFrom::Positions(note.stream), until.checked_sub(MARGIN))
-            }
-            None => (FollowFrom::Oldest, None),
-        };
-        self.open = Some(Open::start(store, log, from, since).await?);
+        let table = &messages::SCHEMA;
+        let keys = table.key_names(None).cloned().collect();
+        // What a group of another kind of source has done is not done here, should it have the same name.
+        let group = self.identity();
+        let mut options = self.group.options(&group, &group, table.name.clone(), keys).await?;
+        (options.pace, options.longest_idle_wait) = (Pace::InTurn, LONGEST_IDLE_WAIT);
+        options.in_place_of_lost = InPlaceOfLost::Nothing;
+        self.open = Some(Open::new(self.group.join(store, options), Tail::of(log)));
         Ok(())
     }
 
     async fn read(&mut self, max: usize) -> Result<Read, StageError> {
+        let Some(open) = &mut self.open else {
+            return Err(StageError::fatal("look for unpublished messages", "the source is not open"));
+        };
         loop {
-            let Some(open) = &mut self.open else {
-                return Err(StageError::fatal("look for unpublished messages", "the source is not open"));
-            };
+            open.tail.open().await?;
             if let Some(batch) = open.missing(self.after, max).await? {
                 return Ok(Read::Batch(batch));
             }
-            if open.save_at.is_some_and(|at| at <= Instant::now()) {
-                self.save().await?;
-                continue;
+            if open.save_at <= Instant::now() {
+                open.save().await?;
             }
             open.look(self.after).await?;
         }
     }
 
     async fn commit(&mut self, positions: &Positions) -> Result<(), StageError> {
-        if let (Some(open), Some(through)) = (&mut self.open, positions.get(&Partition::only())) {
-            open.matching.published_through(*through);
-            open.advance();
-        }
-        self.save().await
+        let (Some(open), Some(through)) = (&mut self.open, positions.get(&Partition::only())) else {
+            return Ok(());
+        };
+        open.matching.published_through(*through);
+        open.save().await
     }
 
     async fn close(&mut self) -> Result<(), StageError> {
-        let saved = self.save().await;
-        self.open = None;
-        saved
+        let Some(mut open) = self.open.take() else { return Ok(()) };
+        let saved = open.save().await;
+        open.member.close().await.and(saved)
     }
 }
 
 impl Open {
-    async fn start(
-        store: RestrictedStore,
-        log: RestrictedLog,
-        from: FollowFrom,
-        since: Option<SystemTime>,
-    ) -> Result<Self, StageError> {
-        let topic = Topic::from(messages_persisted::NAME);
-        let failed = |error| log_error("find where to read the log", error);
-        let read_to: Offsets = if let Some(since) = since {
-            log.offsets_at(&topic, since).await.map_err(failed)?
-        } else {
-            let marks = log.watermarks(&topic).await.map_err(failed)?;
-            (0..).zip(marks).map(|(at, marks)| (TopicPartition::new(&topic, at), marks.low)).collect()
-        };
-        let reader =
-            log.read_from(read_to.clone()).await.map_err(|error| log_error("read the log", error))?;
-        let table = messages::SCHEMA.name.clone();
-        let follower = Follower::new(Arc::new(store), table, from, FollowOptions::default());
-        let matching = Matching::default();
-        Ok(Self { log, topic, follower, reader, read_to, matching, barrier: None, save_at: None })
+    fn new(member: StreamMember, tail: Tail) -> Self {
+        let save_at = Instant::now() + SAVE_EVERY;
+        Self { member, tail, matching: Matching::default(), barrier: None, save_at }
     }
 
     /// The events of messages that have waited too long, once the log was read far enough to be sure.
     async fn missing(&mut self, after: Duration, max: usize) -> Result<Option<ReadBatch>, StageError> {
         let now = Instant::now();
         if self.barrier.is_none() && self.matching.oldest().is_some_and(|since| since + after <= now) {
-            let marks = self.log.watermarks(&self.topic).await;
-            let marks = marks.map_err(|error| log_error("find the end of the log", error))?;
-            let end = (0..).zip(marks).map(|(at, marks)| (TopicPartition::new(&self.topic, at), marks.high));
-            self.barrier =
-                Some(Barrier { end: end.collect(), waited_since: now.checked_sub(after).unwrap_or(now) });
+            let waited_since = now.checked_sub(after).unwrap_or(now);
+            self.barrier = Some(Barrier { end: self.tail.end().await?, waited_since });
         }
         let Some(barrier) = &self.barrier else { return Ok(None) };
-        let read_to = |partition: &TopicPartition| self.read_to.get(partition).copied().unwrap_or(0);
-        if barrier.end.iter().any(|(partition, end)| read_to(partition) < *end) {
+        if !self.tail.has_read(&barrier.end) {
             return Ok(None);
         }
         let missing = self.matching.take_missing(barrier.waited_since, max);
@@ -251,50 +213,48 @@ impl Open {
     /// Waits for something to happen: a message stored, an event published, or time passing.
     async fn look(&mut self, after: Duration) -> Result<(), StageError> {
         let due = self.barrier.is_none().then(|| self.matching.oldest().map(|since| since + after)).flatten();
-        let wake_at = [due, self.save_at].into_iter().flatten().min();
+        let wake_at = due.map_or(self.save_at, |due| due.min(self.save_at));
         let room = self.matching.has_room();
         tokio::select! {
-            fetched = self.reader.fetch(FETCH) => {
-                self.published(fetched.map_err(|error| log_error("read the log", error))?);
-            }
-            changes = self.follower.next(), if room => {
-                let failed = |error: courant_connectors::store::FollowError| {
-                    StageError::new(class(error.remedy()), "follow stored messages", error)
-                };
-                let batch = changes.map_err(failed)?;
-                let stored = batch.changes.iter().filter_map(|change| match (&change.old, &change.new) {
-                    // Only what is new was never published; messages do not change.
-                    (None, Some(item)) => Some((name_of_stored(&change.key)?, || as_event(item))),
-                    _ => None,
-                });
-                self.matching.stored(batch.checkpoint, stored, Instant::now());
-                self.advance();
-            }
-            () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
+            fetched = self.tail.fetch() => self.published(&fetched?),
+            event = self.member.next(CHANGES), if room => match event? {
+                StreamEvent::Changes(handed) => self.stored(&handed),
+                StreamEvent::Gone(shards) => shards.iter().for_each(|shard| self.matching.forget(shard)),
+            },
+            () = sleep_until(wake_at) => {}
         }
         Ok(())
     }
 
-    fn published(&mut self, fetched: Fetch) {
-        let Fetch::Records { from, records } = fetched else { return };
-        if let Some(last) = records.last() {
-            self.read_to.insert(from, last.offset + 1);
-        }
+    fn stored(&mut self, Handed { shard, changes, .. }: &Handed) {
+        let (Some((_, first)), Some((through, _))) = (changes.first(), changes.last()) else { return };
         let now = Instant::now();
-        for record in &records {
-            if let Some(name) = name_of(record) {
-                self.matching.published(name, now);
+        if !self.matching.knows(shard) {
+            let ago = clock::now().duration_since(first.at).unwrap_or_default();
+            if !(self.tail.covers(first.at) && self.matching.remembers(ago, now)) {
+                self.tail.go_back_to(first.at);
             }
         }
-        self.advance();
+        let stored = changes.iter().filter_map(|(number, change)| match (&change.old, &change.new) {
+            // Only what is new was never published; messages do not change.
+            (None, Some(item)) => Some((*number, name_of_stored(&change.key)?, || as_event(item))),
+            _ => None,
+        });
+        self.matching.stored(shard, *through, stored, now);
     }
 
-    /// Tells the follower what is seen through.
-    fn advance(&mut self) {
-        for checkpoint in self.matching.take_checkpoints() {
-            self.follower.checkpoint(&checkpoint);
-            self.save_at.get_or_insert_with(|| Instant::now() + SAVE_EVERY);
+    fn published(&mut self, records: &[LogRecord]) {
+        let now = Instant::now();
+        for name in records.iter().filter_map(|record| name_in(&record.payload)) {
+            self.matching.published(name, now);
         }
+    }
+
+    /// Keeps how far it came. A dropped call is made up for by the next.
+    async fn save(&mut self) -> Result<(), StageError> {
+        self.member.done(self.matching.published_to()).await?;
+        self.save_at = Instant::now() + SAVE_EVERY;
+        Ok(())
     }
 }
 
@@ -303,14 +263,14 @@ fn name_of_stored(key: &Key) -> Option<Name> {
     Some(Name { chat: chat.into(), sequence })
 }
 
-/// When a message was stored, and its event; nothing if it is no message, which is not this source's business.
-fn as_event(item: &Item) -> Option<(u64, bytes::Bytes)> {
+/// The event of a message; nothing if it is no message, which is not this source's business.
+fn as_event(item: &Item) -> Option<bytes::Bytes> {
     let message = Message::from_item(item).ok()?;
-    Some((message.created_at.unix_millis(), MessagePersisted::of(message).encode().payload))
+    Some(MessagePersisted::of(message).encode().payload)
 }
 
 /// Which message an event is about; nothing if it is no such event, which is not this source's business.
-fn name_of(record: &LogRecord) -> Option<Name> {
+fn name_in(event: &[u8]) -> Option<Name> {
     #[derive(Deserialize)]
     struct Named<'a> {
         #[serde(borrow)]
@@ -322,7 +282,7 @@ fn name_of(record: &LogRecord) -> Option<Name> {
         chat_id: std::borrow::Cow<'a, str>,
         sequence: u64,
     }
-    let named: Named<'_> = serde_json::from_slice(&record.payload).ok()?;
+    let named: Named<'_> = serde_json::from_slice(event).ok()?;
     Some(Name { chat: named.payload.chat_id.as_ref().into(), sequence: named.payload.sequence })
 }
 

@@ -10,7 +10,7 @@ use courant_connectors::connections::{
 use courant_connectors::model::Timestamp;
 use courant_connectors::model::tables::messages::{self, Message};
 use courant_connectors::store::Transaction;
-use courant_pipeline::Services;
+use courant_pipeline::{Services, clock};
 use serde_json::json;
 use tokio::time::timeout;
 

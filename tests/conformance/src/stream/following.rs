@@ -72,7 +72,11 @@ impl Followed {
     }
 
     pub(super) fn join(&self, group: &str, worker: &str) -> StreamWorker {
-        StreamWorker::join(Arc::clone(&self.stream) as Arc<_>, self.options(group, worker))
+        self.join_with(self.options(group, worker))
+    }
+
+    pub(super) fn join_with(&self, options: StreamOptions) -> StreamWorker {
+        StreamWorker::join(Arc::clone(&self.stream) as Arc<_>, options)
     }
 
     /// Somebody of the group `g`.
@@ -81,10 +85,14 @@ impl Followed {
     }
 
     pub(super) fn runs_in(&self, group: &str, worker: &str) -> Running {
+        self.runs_with(self.options(group, worker))
+    }
+
+    pub(super) fn runs_with(&self, options: StreamOptions) -> Running {
         let (stop, stopped) = oneshot::channel();
-        let (joined, given) = (self.join(group, worker), Arc::clone(&self.given));
-        let task = tokio::spawn(follow(joined, format!("{group}/{worker}"), given, stopped));
-        Running { task, stop }
+        let name = format!("{}/{}", options.group, options.worker);
+        let (joined, given) = (self.join_with(options), Arc::clone(&self.given));
+        Running { task: tokio::spawn(follow(joined, name, given, stopped)), stop }
     }
 
     /// The next version of each of the first so many keys.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use courant_connectors::store::Store;
-use courant_connectors::stream::{Handed, StreamEvent, StreamOptions, StreamWorker};
+use courant_connectors::store::{Remedy, Store};
+use courant_connectors::stream::{Handed, Pace, StreamEvent, StreamOptions, StreamWorker};
 use tokio::time::timeout;
 
 use super::following::{Followed, Given, LEASE, Times};
@@ -194,8 +194,8 @@ pub async fn who_comes_again_goes_on_at_once(store: Arc<dyn Store>) {
     let followed = Followed::new(&store, "who_comes_again_goes_on_at_once").await;
     followed.write(KEYS).await;
     let lives = || {
-        let options = StreamOptions { lease: Duration::from_secs(3600), ..followed.options("g", "one") };
-        StreamWorker::join(Arc::clone(&followed.stream) as Arc<_>, options)
+        let lease = Duration::from_secs(3600);
+        followed.join_with(StreamOptions { lease, ..followed.options("g", "one") })
     };
     let first = next(&mut lives()).await;
     let mut again = lives();
@@ -244,6 +244,44 @@ pub async fn who_cannot_keep_its_leases_hands_nothing_out_and_learns_that_they_a
     };
     timeout(LIMIT, gone).await.expect("it hears that the shard is gone");
     two.closes().await;
+}
+
+/// Nobody waits for it: what happens meanwhile is read when its time has come.
+pub async fn who_reads_in_turn_misses_nothing(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "who_reads_in_turn_misses_nothing").await;
+    let in_turn = |worker| StreamOptions { pace: Pace::InTurn, ..followed.options("g", worker) };
+    let _workers = [followed.runs_with(in_turn("one")), followed.runs_with(in_turn("two"))];
+    for _ in 0..3 {
+        followed.write(KEYS).await;
+        followed.all_came("g").await;
+    }
+    followed.nothing_is_missing("g", Times::Once);
+}
+
+/// What a worker lets go is as gone as what is taken from it.
+pub async fn a_shard_that_was_let_go_is_gone(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "a_shard_that_was_let_go_is_gone").await;
+    followed.stream.split().await;
+    followed.write(KEYS).await;
+    let mut one = followed.join("g", "one");
+    let mut handed = next(&mut one).await;
+    let _two = followed.runs("two");
+    let gone = async {
+        loop {
+            let last = handed.changes.last().expect("at least one").0;
+            one.done([(handed.shard, last)]).await.expect("places can be written");
+            handed = loop {
+                match one.next(5).await {
+                    Ok(StreamEvent::Gone(shards)) => return shards,
+                    Ok(StreamEvent::Changes(handed)) => break handed,
+                    Err(error) => assert_eq!(error.remedy(), Remedy::Retry, "{error}"),
+                }
+            };
+        }
+    };
+    let gone = timeout(LIMIT, gone).await.expect("the other gets a share");
+    let held = one.shards();
+    assert!(gone.iter().all(|shard| !held.contains(shard)), "{gone:?} of {held:?}");
 }
 
 /// However shards change hands.

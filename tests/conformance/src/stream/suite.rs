@@ -16,6 +16,8 @@ macro_rules! stream_suite {
                 what_the_dead_left_undone_is_done_by_others,
                 who_comes_again_goes_on_at_once,
                 who_cannot_keep_its_leases_hands_nothing_out_and_learns_that_they_are_gone,
+                who_reads_in_turn_misses_nothing,
+                a_shard_that_was_let_go_is_gone,
                 two_groups_are_two_readers_of_a_shard,
                 a_list_that_is_behind_takes_nothing_for_lost,
                 how_far_behind_is_told,
@@ -26,6 +28,7 @@ macro_rules! stream_suite {
                 shards_that_are_gone_are_answered_by_a_scan,
                 changes_lost_while_reading_are_noticed,
                 changes_lost_before_anything_was_done_are_noticed,
+                nothing_stands_in_for_lost_changes_where_nothing_is_wanted,
             }
         }
     };

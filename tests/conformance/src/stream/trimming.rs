@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use courant_connectors::store::{Change, Store};
-use courant_connectors::stream::StreamEvent;
+use courant_connectors::stream::{InPlaceOfLost, StreamEvent, StreamOptions};
 
 use super::following::{Followed, Given};
 use crate::eventually;
@@ -159,4 +159,31 @@ pub async fn changes_lost_before_anything_was_done_are_noticed(store: Arc<dyn St
     assert!(given.iter().any(|given| given.is_scanned), "{given:?}");
     never_goes_back(&given);
     and_the_tail_goes_on(&followed).await;
+}
+
+/// Who has no use for items as they are is given what is left of the shards, and all of that.
+pub async fn nothing_stands_in_for_lost_changes_where_nothing_is_wanted(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "nothing_stands_in_for_lost_changes").await;
+    let options =
+        |worker| StreamOptions { in_place_of_lost: InPlaceOfLost::Nothing, ..followed.options("g", worker) };
+    followed.write(KEYS).await;
+    let one = followed.runs_with(options("one"));
+    followed.all_came("g").await;
+    one.closes().await;
+    followed.write(KEYS).await; // lost
+    followed.stream.trim().await;
+    followed.forget();
+    for _ in 0..2 {
+        followed.write(KEYS).await;
+    }
+    let _workers = [followed.runs_with(options("one")), followed.runs_with(options("two"))];
+    followed.all_came("g").await;
+    let given = followed.given("g");
+    let mut versions: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for given in &given {
+        assert!(!given.is_scanned, "{given:?}");
+        versions.entry(&given.key).or_default().push(given.version);
+    }
+    assert_eq!(versions.len(), KEYS);
+    assert!(versions.values().all(|versions| *versions == [3, 4]), "{versions:?}");
 }
