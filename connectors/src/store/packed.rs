@@ -66,8 +66,12 @@ impl PackedItem {
 
     /// The text at a place that this item told; nothing at any other.
     pub fn text(&self, place: Place) -> &str {
-        let bytes = self.0.get(place.start as usize..place.end as usize).unwrap_or_default();
-        std::str::from_utf8(bytes).unwrap_or_default()
+        std::str::from_utf8(self.bytes(place)).unwrap_or_default()
+    }
+
+    /// The bytes of that text.
+    pub fn bytes(&self, place: Place) -> &[u8] {
+        self.0.get(place.start as usize..place.end as usize).unwrap_or_default()
     }
 
     /// How many bytes it takes.
@@ -88,6 +92,26 @@ pub struct PackedAttributes<'a> {
 }
 
 impl<'a> PackedAttributes<'a> {
+    /// The value of the next attribute, if that has this name and can be read; otherwise it stays the next. For those
+    /// who know what comes.
+    #[inline]
+    pub fn named<const N: usize>(&mut self, name: &[u8; N]) -> Option<PackedValue<'a>> {
+        const { assert!(N < 0x80, "the length of a name is one byte") };
+        let mut rest = self.rest;
+        let left = match self.left {
+            Some(left) => left,
+            None => take_number(&mut rest).ok()?,
+        };
+        let (&length, behind) = rest.split_first()?;
+        let (known, mut behind) = behind.split_first_chunk::<N>()?;
+        if left == 0 || usize::from(length) != N || known != name {
+            return None;
+        }
+        let value = take_value(&mut behind).ok()?;
+        (self.rest, self.left) = (behind, Some(left - 1));
+        Some(value)
+    }
+
     #[inline]
     fn take(&mut self) -> Result<Option<(&'a [u8], PackedValue<'a>)>> {
         let left = match self.left {
@@ -172,6 +196,21 @@ mod tests {
             prop_assert!(looked_at.is_ok() || packed.unpack().is_err());
             prop_assert!(packed.attributes().filter(Result::is_err).count() <= 1);
         }
+    }
+
+    #[test]
+    fn what_comes_next_is_found_by_its_name() {
+        let item = PackedItem::from(&Item::new().with("a", "one").with("bb", 2).with("c", true));
+        let mut next = item.attributes();
+        assert_eq!(next.named(b"bb"), None, "it is not the next");
+        assert_eq!(next.named(b"a"), Some(PackedValue::Text("one")));
+        assert_eq!(next.named(b"b"), None);
+        assert_eq!(next.named(b"bb"), Some(PackedValue::Integer(2)));
+        let (name, value) = next.next().expect("one more").unwrap();
+        assert_eq!((name, value), (&b"c"[..], PackedValue::Other(true.into())), "the rest as ever");
+        assert!(next.named(b"c").is_none() && next.next().is_none());
+        assert_eq!(PackedItem::encoded(&b""[..]).attributes().named(b"a"), None);
+        assert_eq!(PackedItem::encoded(&b"\x01\x01a"[..]).attributes().named(b"a"), None, "it is cut short");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use courant_connectors::model::Timestamp;
+use courant_stages::sources::dynamo_scan;
 use serde::{Deserialize, Serialize};
 
 /// A rebuild as it was asked for.
@@ -45,7 +46,7 @@ impl Request {
             yield_over: None,
             suppress: Vec::new(),
             allow: Vec::new(),
-            segments: const { NonZeroU32::new(4).expect("not zero") },
+            segments: dynamo_scan::SEGMENTS,
             grace: Duration::from_secs(10),
             examples: 10,
         }

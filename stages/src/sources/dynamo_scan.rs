@@ -85,8 +85,11 @@ pub enum Table {
     Messages,
 }
 
+/// How many parts a table is read in unless told otherwise. Each waits for the disk now and then, while others are read.
+pub const SEGMENTS: NonZeroU32 = NonZeroU32::new(8).expect("not zero");
+
 fn default_segments() -> NonZeroU32 {
-    const { NonZeroU32::new(4).expect("not zero") }
+    SEGMENTS
 }
 
 impl StageConfig for Config {

@@ -127,9 +127,11 @@ impl Segment {
         let gets = open.iter().map(lookup).collect();
         let items = self.store.batch_get(gets).await.map_err(|error| store_error(DOING, error))?;
         let found = open.iter().zip(items).filter_map(|((place, _), item)| Some((*place, item?)));
-        let mut records_of = RecordsOf::default();
-        let records =
-            found.map(|(place, item)| Ok((place, records_of.make(message(PackedItem::from(&item))?))));
+        let mut chats = Chats::default();
+        let records = found.map(|(place, item)| {
+            let message = message(PackedItem::from(&item))?;
+            Ok((place, record(chats.of(&message), message)))
+        });
         Ok(Page { partition: self.partition.clone(), records: records.collect::<Result<_, StageError>>()? })
     }
 
@@ -150,7 +152,7 @@ impl Segment {
         let page = page.await.map_err(|error| store_error(DOING, error))?;
         let after = page.next.map(|PageToken(item)| key_of(&item)).transpose()?;
         let mut row = Row { first: behind.records, keys: Keys::default(), both: Keys::default(), after };
-        let (mut records, mut records_of) = (VecDeque::with_capacity(page.items.len()), RecordsOf::default());
+        let (mut records, mut chats) = (VecDeque::with_capacity(page.items.len()), Chats::default());
         let mut place = row.first;
         for item in page.items {
             let message = message(item)?;
@@ -161,12 +163,13 @@ impl Segment {
             if self.fence.as_ref().is_some_and(|fence| !fence.has(&message)) {
                 continue;
             }
-            row.keys.push(message.chat_id(), message.sequence());
+            let (chat, sequence) = (chats.of(&message), message.sequence());
+            row.keys.push(chat.as_str(), sequence);
             if join.is_some_and(|join| join.both_may_have(created_at)) {
-                row.both.push(message.chat_id(), message.sequence());
+                row.both.push(chat.as_str(), sequence);
             }
             place += 1;
-            records.push_back((place, records_of.make(message)));
+            records.push_back((place, record(chat, message)));
         }
         self.journal.append(&row).await?;
         behind.records = place;
@@ -181,18 +184,22 @@ fn message(item: PackedItem) -> Result<StoredMessage, StageError> {
     StoredMessage::of(item).map_err(|error| store_error(DOING, error))
 }
 
-/// Makes the events of messages, as the log has them. Those of a chat come together and share its key.
+/// The keys of messages. Those of a chat come together, and share theirs.
 #[derive(Default)]
-struct RecordsOf {
-    chat: Option<RecordKey>,
+struct Chats {
+    last: Option<RecordKey>,
 }
 
-impl RecordsOf {
-    fn make(&mut self, message: StoredMessage) -> Record {
-        let known = self.chat.take().filter(|key| key.as_str() == message.chat_id());
-        let chat = self.chat.insert(known.unwrap_or_else(|| RecordKey::new(message.chat_id())));
-        Record::new(Payload::value(StoredEvent(message))).with_shared_key(chat)
+impl Chats {
+    fn of(&mut self, message: &StoredMessage) -> &RecordKey {
+        let known = self.last.take().filter(|key| message.is_of(key.as_str()));
+        self.last.insert(known.unwrap_or_else(|| RecordKey::new(message.chat_id())))
     }
+}
+
+/// The event of a message, as the log has it.
+fn record(chat: &RecordKey, message: StoredMessage) -> Record {
+    Record::new(Payload::value(StoredEvent(message))).with_shared_key(chat)
 }
 
 fn key_of(item: &Item) -> Result<Name, StageError> {

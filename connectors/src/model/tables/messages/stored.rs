@@ -3,7 +3,7 @@
 use super::super::attributes::Attributes;
 use super::{Message, SCHEMA};
 use crate::model::Timestamp;
-use crate::store::{Item, PackedItem, PackedValue, Place, Result, StoreError};
+use crate::store::{PackedAttributes, PackedItem, PackedValue, Place, Result};
 
 /// What a message's event tells of it. Checked once: everything is there.
 #[derive(Debug, Clone)]
@@ -25,55 +25,52 @@ struct Found {
 }
 
 impl Found {
-    /// None if something is missing.
-    fn all(item: &PackedItem) -> Result<Option<Self>> {
-        let (mut chat_id, mut message_id, mut sender_id) = (None, None, None);
-        let (mut content, mut content_type) = (None, None);
-        let (mut sequence, mut created_at) = (None, None);
-        for attribute in item.attributes() {
-            let (name, value) = attribute?;
-            match (name, value) {
-                (b"sequence", number) => sequence = number.as_u64(),
-                (b"created_at", PackedValue::Text(time)) => created_at = time.parse().ok(),
-                (_, PackedValue::Text(text)) => {
-                    let place = match name {
-                        b"chat_id" => &mut chat_id,
-                        b"message_id" => &mut message_id,
-                        b"sender_id" => &mut sender_id,
-                        b"content" => &mut content,
-                        b"content_type" => &mut content_type,
-                        _ => continue,
-                    };
-                    *place = Some(item.place_of(text));
-                }
-                _ => {}
-            }
-        }
-        let found = || {
-            Some(Self {
-                chat_id: chat_id?,
-                message_id: message_id?,
-                sender_id: sender_id?,
-                content: content?,
-                content_type: content_type?,
-                sequence: sequence?,
-                created_at: created_at?,
-            })
-        };
-        Ok(found())
+    /// In an item as we write it: nothing else, in the order of the names.
+    fn of(item: &PackedItem) -> Option<Self> {
+        let next = &mut item.attributes();
+        let chat_id = text(item, next, b"chat_id")?;
+        let _ = next.named(b"client_message_id");
+        let content = text(item, next, b"content")?;
+        let content_type = text(item, next, b"content_type")?;
+        let PackedValue::Text(created_at) = next.named(b"created_at")? else { return None };
+        let message_id = text(item, next, b"message_id")?;
+        let _ = next.named(b"origin");
+        let sender_id = text(item, next, b"sender_id")?;
+        let sequence = next.named(b"sequence")?.as_u64()?;
+        let created_at = created_at.parse().ok()?;
+        Some(Self { chat_id, message_id, sender_id, content, content_type, sequence, created_at })
+    }
+}
+
+#[inline]
+fn text<const N: usize>(item: &PackedItem, next: &mut PackedAttributes<'_>, name: &[u8; N]) -> Option<Place> {
+    match next.named(name)? {
+        PackedValue::Text(text) => Some(item.place_of(text)),
+        _ => None,
     }
 }
 
 impl StoredMessage {
     pub fn of(item: PackedItem) -> Result<Self> {
-        match Found::all(&item)? {
+        if let Some(found) = Found::of(&item) {
+            return Ok(Self { item, found });
+        }
+        // Others may have added to it, or something is wrong with it, which is told as by every reader of messages.
+        let written = Message::from_item(&item.unpack()?)?.to_item();
+        let item = PackedItem::from(&written);
+        match Found::of(&item) {
             Some(found) => Ok(Self { item, found }),
-            None => Err(what_is_wrong(&item.unpack()?)),
+            None => Err(Attributes::of(&SCHEMA, &written).damaged("it is no message")),
         }
     }
 
     pub fn chat_id(&self) -> &str {
         self.item.text(self.found.chat_id)
+    }
+
+    /// Whether it is of this chat; cheaper than to look which it is of.
+    pub fn is_of(&self, chat: &str) -> bool {
+        self.item.bytes(self.found.chat_id) == chat.as_bytes()
     }
 
     pub fn sequence(&self) -> u64 {
@@ -106,16 +103,11 @@ impl StoredMessage {
     }
 }
 
-/// As every reader of messages tells it.
-fn what_is_wrong(item: &Item) -> StoreError {
-    let told = Message::from_item(item).err();
-    told.unwrap_or_else(|| Attributes::of(&SCHEMA, item).damaged("it is no message"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::message;
     use super::*;
+    use crate::store::Item;
 
     fn packed(item: &Item) -> Result<StoredMessage> {
         StoredMessage::of(PackedItem::from(item))
@@ -125,15 +117,20 @@ mod tests {
     fn a_message_is_read_where_it_is() {
         for sequence in [1, 1 << 40, u64::MAX] {
             let message = Message { content: "Grüße, 世界".into(), ..message(sequence) };
+            let item = message.to_item();
+            let from_somewhere = item.clone().with("origin", "conn_1");
             // what others add to an item is nobody's business here
-            let stored = packed(&message.to_item().with("origin", "conn_1").with("zone", true)).unwrap();
-            assert_eq!(stored.chat_id(), message.chat_id.as_str());
-            assert_eq!(stored.sequence(), sequence);
-            assert_eq!(stored.message_id(), message.message_id.as_str());
-            assert_eq!(stored.sender_id(), message.sender_id.as_str());
-            assert_eq!(stored.content(), message.content);
-            assert_eq!(stored.content_type(), message.content_type);
-            assert_eq!(stored.created_at(), message.created_at);
+            let with_more = item.clone().with("answers", 3).with("zone", true);
+            for stored in [item, from_somewhere, with_more].map(|item| packed(&item).unwrap()) {
+                assert_eq!(stored.chat_id(), message.chat_id.as_str());
+                assert!(stored.is_of("chat_1") && !stored.is_of("chat_2"));
+                assert_eq!(stored.sequence(), sequence);
+                assert_eq!(stored.message_id(), message.message_id.as_str());
+                assert_eq!(stored.sender_id(), message.sender_id.as_str());
+                assert_eq!(stored.content(), message.content);
+                assert_eq!(stored.content_type(), message.content_type);
+                assert_eq!(stored.created_at(), message.created_at);
+            }
         }
     }
 
