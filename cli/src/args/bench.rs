@@ -46,7 +46,7 @@ pub struct ReplayBenchOptions {
     #[command(flatten)]
     pub common: ConnectionBenchOptions,
     /// Messages in store and log, of 200 bytes of text each. Everything is measured once at least, however many.
-    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub messages: u64,
 }
 

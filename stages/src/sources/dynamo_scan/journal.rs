@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use crate::host::file_error;
 use crate::runs::Runs;
 
-/// More than a page of the store can need: a megabyte of items, of which only the keys are noted.
-const LONGEST_ROW: usize = 8 << 20;
+/// More than four pages of the store can need: a megabyte of items each, of which only the keys are noted, and six bytes
+/// for one at the worst.
+const LONGEST_ROW: usize = 32 << 20;
 
 /// A message by its key.
 pub(super) type Name = (ChatId, u64);
@@ -63,8 +64,8 @@ impl Keys {
     }
 }
 
-/// One page.
-#[derive(Debug, Serialize, Deserialize)]
+/// Some pages.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Row {
     /// Records of the segment before it.
     pub(super) first: u64,

@@ -14,7 +14,7 @@ use courant_pipeline::{Key as RecordKey, Payload, Record, StageError};
 
 use super::fence::Fence;
 use super::join::Join;
-use super::journal::{Journal, Keys, Name, Row, Rows};
+use super::journal::{Journal, Name, Row, Rows};
 use crate::backends::store_error;
 use crate::stored_event::StoredEvent;
 
@@ -135,49 +135,57 @@ impl Segment {
         Ok(Page { partition: self.partition.clone(), records: records.collect::<Result<_, StageError>>()? })
     }
 
+    /// Some pages of the store, noted together: each note waits for the disk.
     async fn on(&self, behind: &mut Behind) -> Result<Page, StageError> {
-        let start_after = match &behind.next {
+        let mut row = Row { first: behind.records, ..Row::default() };
+        let (mut records, mut chats) = (VecDeque::new(), Chats::default());
+        let mut start_after = match &behind.next {
             Next::After((chat, sequence)) => {
                 Some(PageToken(Key::new("chat_id", chat).and("sequence", *sequence).into_item()))
             }
             Next::First | Next::Nothing => None,
         };
-        let page = self.store.scan_packed(Scan {
-            table: messages::SCHEMA.name.clone(),
-            segment: self.part,
-            limit: None,
-            start_after,
-            consistency: Consistency::Strong,
-        });
-        let page = page.await.map_err(|error| store_error(DOING, error))?;
-        let after = page.next.map(|PageToken(item)| key_of(&item)).transpose()?;
-        let mut row = Row { first: behind.records, keys: Keys::default(), both: Keys::default(), after };
-        let (mut records, mut chats) = (VecDeque::with_capacity(page.items.len()), Chats::default());
-        let mut place = row.first;
-        for item in page.items {
-            let message = message(item)?;
-            let (join, created_at) = (self.join.as_deref(), message.created_at());
-            if join.is_some_and(|join| !join.scan_gives(created_at)) {
-                continue; // the log has it
+        for _ in 0..NOTED_TOGETHER {
+            let page = self.store.scan_packed(Scan {
+                table: messages::SCHEMA.name.clone(),
+                segment: self.part,
+                limit: None,
+                start_after,
+                consistency: Consistency::Strong,
+            });
+            let page = page.await.map_err(|error| store_error(DOING, error))?;
+            for item in page.items {
+                let message = message(item)?;
+                let (join, created_at) = (self.join.as_deref(), message.created_at());
+                if join.is_some_and(|join| !join.scan_gives(created_at)) {
+                    continue; // the log has it
+                }
+                if self.fence.as_ref().is_some_and(|fence| !fence.has(&message)) {
+                    continue;
+                }
+                let (chat, sequence) = (chats.of(&message), message.sequence());
+                row.keys.push(chat.as_str(), sequence);
+                if join.is_some_and(|join| join.both_may_have(created_at)) {
+                    row.both.push(chat.as_str(), sequence);
+                }
+                let place = row.first + records.len() as u64 + 1;
+                records.push_back((place, record(chat, message)));
             }
-            if self.fence.as_ref().is_some_and(|fence| !fence.has(&message)) {
-                continue;
+            start_after = page.next;
+            if start_after.is_none() {
+                break;
             }
-            let (chat, sequence) = (chats.of(&message), message.sequence());
-            row.keys.push(chat.as_str(), sequence);
-            if join.is_some_and(|join| join.both_may_have(created_at)) {
-                row.both.push(chat.as_str(), sequence);
-            }
-            place += 1;
-            records.push_back((place, record(chat, message)));
         }
+        row.after = start_after.map(|PageToken(item)| key_of(&item)).transpose()?;
         self.journal.append(&row).await?;
-        behind.records = place;
+        behind.records += records.len() as u64;
         behind.next = row.after.into();
         Ok(Page { partition: self.partition.clone(), records })
     }
 }
 
+/// Pages, of a megabyte at the most: as much of each segment is in memory twice.
+const NOTED_TOGETHER: usize = 4;
 const DOING: &str = "scan the store";
 
 fn message(item: PackedItem) -> Result<StoredMessage, StageError> {

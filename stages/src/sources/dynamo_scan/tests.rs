@@ -183,8 +183,8 @@ async fn a_message_that_both_have_is_given_once() {
 #[tokio::test]
 async fn a_place_belongs_to_one_record_over_crashes() {
     let world = World::new().await;
-    // Of four kilobytes each, so that a segment has several pages.
-    let stored: Vec<_> = (1..=900).map(|n| message(n % 23, n, HOUR, 4000)).collect();
+    // Of four kilobytes each, so that a segment has more pages than are noted together.
+    let stored: Vec<_> = (1..=3400).map(|n| message(n % 23, n, HOUR, 4000)).collect();
     world.store(&stored).await;
     world.publish(&stored).await;
     let params = async || json!({"segments": 2, "then": {"offsets": world.end().await}});
@@ -210,7 +210,7 @@ async fn a_place_belongs_to_one_record_over_crashes() {
             *highest = (*highest).max(*at);
         }
         committed.extend(last);
-        let number = 1000 + round as u64;
+        let number = 5000 + round as u64;
         let new: Vec<_> = (0..23).map(|chat| message(chat, number, 0, 10)).collect();
         world.store(&new).await;
         world.publish(&new).await;
