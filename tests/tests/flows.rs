@@ -18,6 +18,7 @@ use courant_connectors::store::Consistency::Strong;
 use courant_tests::chat::{connect, group, next_of, nothing_comes, send};
 use courant_tests::deployment::Deployment;
 use courant_tests::home;
+use hyper::Method;
 use serde_json::{Value, json};
 
 /// A deployment, and three people with a chat.
@@ -112,6 +113,14 @@ async fn a_client_comes_back(world: &mut World, chat: &ChatId, anns: &mut Socket
     let sequences: Vec<_> =
         batch["messages"].as_array().unwrap().iter().map(|one| &one["sequence"]).collect();
     assert_eq!((sequences, &batch["has_more"]), (vec![&json!(2), &json!(3)], &json!(false)));
+    for sequence in [3, 2] {
+        let path = format!("/api/v1/chats/{chat}/ack");
+        let ack = json!({"sequence": sequence});
+        let answer = elsewhere.client.call(Method::POST, &path, Some(&ack)).await.unwrap();
+        assert!(answer.status.is_success(), "{answer:?}");
+    }
+    let state = delivery_state::get(&world.store, &world.bob.user_id.as_str().into(), chat).await.unwrap();
+    assert_eq!(state.unwrap().last_acked_sequence, 3, "an ack that comes late moves nothing back");
     world.on.kafka.start_again();
     bobs
 }

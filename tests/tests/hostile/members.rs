@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use courant_client::SignedIn;
-use courant_tests::chat::{connect, group, next_of, nothing_comes, send};
+use courant_tests::chat::{connect, group, next, next_of, nothing_comes, send};
 use courant_tests::home;
 use courant_tests::raw::{RawSocket, connect_from};
 use hyper::Method;
@@ -69,6 +69,10 @@ async fn strangers_and_those_who_were_removed_get_at_nothing() {
     }
     nothing_comes(&mut bobs).await;
     nothing_comes(&mut eves).await;
+    // An ack is not answered: whether one of a stranger counted is seen once they are let in.
+    ann.client.post(&members, &json!({"user_id": eve.user_id, "action": "add"})).await.unwrap();
+    let seen = eve.client.get(&format!("/api/v1/chats/{chat}")).await.unwrap();
+    assert_eq!(seen["delivered_sequence"], 0, "{seen}");
 }
 
 /// Who sends and over which connection is known, and not to be said.
@@ -78,13 +82,15 @@ async fn nobody_speaks_for_another() {
     let mut courant = start(&home, &[]);
     let (ann, eve) = (courant.person("Ann").await, courant.person("Eve").await);
     let chat = group(&[&eve, &ann]).await;
-    let (mut anns, mut eves) = (connect(&ann).await, connect(&eve).await);
+    let (mut anns, mut eves) = (ann.client.connect().await.unwrap(), connect(&eve).await);
+    let welcome = next(&mut anns).await;
+    let anns_connection = welcome["connection_id"].as_str().unwrap();
     let path = format!("/api/v1/chats/{chat}/messages");
     for (field, value) in [
         ("sender_id", json!(ann.user_id)),
         ("user_id", json!(ann.user_id)),
-        ("connection_id", json!("conn_00000000000000000000000000")),
-        ("origin", json!("conn_00000000000000000000000000")),
+        ("connection_id", json!(anns_connection)),
+        ("origin", json!(anns_connection)),
         ("sequence", json!(1)),
         ("message_id", json!("msg_00000000000000000000000000")),
     ] {
@@ -101,8 +107,11 @@ async fn nobody_speaks_for_another() {
     // A header of that name changes nothing: everybody else hears it, as Eve's.
     let mut stream = connect_from(1, address(&mut courant)).await.unwrap();
     let body = json!({"client_message_id": "m-2", "content": "hello"}).to_string();
-    let headers =
-        [("authorization", &*bearer(&eve)), ("x-connection-id", "conn_1"), ("origin-connection", "conn_1")];
+    let headers = [
+        ("authorization", &*bearer(&eve)),
+        ("x-connection-id", anns_connection),
+        ("origin-connection", anns_connection),
+    ];
     let request = courant_tests::raw::request("POST", &path, &headers, &body);
     assert_eq!(courant_tests::raw::ask(&mut stream, &request).await.status, 201);
     for socket in [&mut anns, &mut eves] {

@@ -1,5 +1,7 @@
 //! Tokens that open nothing.
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use courant_client::{Client, SignedIn};
@@ -10,8 +12,12 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use hyper::Method;
 use serde_json::{Value, json};
 use sha2::Sha256;
+use tokio::time::timeout;
 
 use super::{address, refused, refused_socket, start};
+
+/// Sockets are told when their session ends. Whoever was not told looks sessions up every five seconds.
+const AT_ONCE: Duration = Duration::from_secs(3);
 
 fn part(token: &str, at: usize) -> Value {
     serde_json::from_slice(&BASE64.decode(token.split('.').nth(at).unwrap()).unwrap()).unwrap()
@@ -81,10 +87,10 @@ async fn a_session_that_was_ended_is_out_everywhere() {
     let mut anns = super::raw_socket(&mut courant, &ann).await;
     let mut bobs = super::raw_socket(&mut courant, &bob).await;
     ann.client.call(Method::POST, "/api/v1/auth/logout-all", None).await.unwrap();
-    assert_eq!(anns.closed().await, Some(4401));
+    assert_eq!(timeout(AT_ONCE, anns.closed()).await.expect("it is closed at once"), Some(4401));
     let unauthenticated = (401, "UNAUTHENTICATED".to_owned());
     for path in ["/api/v1/users/me", "/api/v1/chats", "/api/v1/sessions"] {
-        assert_eq!(refused(&ann, Method::GET, path, None).await, unauthenticated);
+        assert_eq!(refused(&ann, Method::GET, path, None).await, unauthenticated, "{path}");
     }
     assert_eq!(refused_socket(ann.client.connect().await.err()), unauthenticated);
     let refresh = json!({"refresh_token": ann.refresh_token});
@@ -112,6 +118,8 @@ async fn tokens_in_urls_are_neither_accepted_nor_logged() {
     }
     connect(&ann).await;
     ann.client.get("/api/v1/users/me").await.unwrap();
+    let refresh = json!({"refresh_token": ann.refresh_token});
+    ann.client.post("/api/v1/auth/refresh", &refresh).await.unwrap();
     let signature = token.rsplit('.').next().unwrap();
     let log = courant.stderr();
     assert!(log.contains("answered"), "it is told what is asked for");
