@@ -310,8 +310,9 @@ fn measuring_leaves_no_trace() {
     let home = home!().with(PIPELINE);
     let figures = home.run(&["bench", "store", "--seconds", "1", "--json"]).ok();
     let names: Vec<_> = figures.lines().map(|line| json_of(line)["figure"].clone()).collect();
-    let expected =
-        [1, 64, 1024].map(|in_flight| [format!("store_write_{in_flight}"), format!("store_cpu_{in_flight}")]);
+    let expected = [1, 64, 1024].map(|in_flight| {
+        ["store_write", "queue_write", "store_cpu"].map(|figure| format!("{figure}_{in_flight}"))
+    });
     assert_eq!(names, expected.concat());
     let mut writes = figures.lines().map(json_of).filter(|line| line["unit"] == "records/s");
     assert!(writes.all(|line| line["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0)));
