@@ -26,6 +26,7 @@ mod moment;
 mod recovery;
 mod shared;
 mod space;
+mod spare;
 pub mod state;
 mod store;
 mod upkeep;

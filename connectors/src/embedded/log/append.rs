@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::super::Engine;
 use super::super::committer::{CommitError, Job};
 use super::super::group::Group;
+use super::super::spare::SpareBuffers;
 use super::chunk::{CHUNK_BYTES, ChunkHeader, encode_chunk, encode_record};
 use super::topic::{StoredTopic, chunk_key};
 use super::{Groups, commit_error};
@@ -20,8 +21,8 @@ use crate::log::{Appended, LogError, MAX_RECORD_BYTES, NewRecord, Result, Topic,
 pub(in crate::embedded) struct LogAppends {
     /// By topic number and partition.
     pending: BTreeMap<(u32, u32), PendingChunks>,
-    /// Buffers of earlier groups, each about a chunk at most.
-    spare: Vec<Vec<u8>>,
+    /// Buffers of earlier groups.
+    spare: SpareBuffers,
 }
 
 struct PendingChunks {
@@ -68,7 +69,7 @@ impl LogAppends {
                 next_offset: high,
                 base: high,
                 count: 0,
-                records: self.spare.pop().unwrap_or_default(),
+                records: self.spare.take(),
                 full: Vec::new(),
             }
         });
@@ -92,9 +93,7 @@ impl LogAppends {
         for ((_, partition), pending) in std::mem::take(&mut self.pending) {
             pending.topic.set_high(partition, pending.next_offset, pending.at);
             pending.topic.announce();
-            if pending.records.capacity() <= 2 * CHUNK_BYTES {
-                self.spare.push(pending.records);
-            }
+            self.spare.give(pending.records);
         }
     }
 }

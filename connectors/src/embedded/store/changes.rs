@@ -17,6 +17,7 @@ use super::super::Engine;
 use super::super::clock::from_unix_millis;
 use super::super::group::Group;
 use super::super::shared::Shared;
+use super::super::spare::SpareBuffers;
 use super::encoding::shard_of;
 use super::table::Table;
 use super::{damaged, read_error};
@@ -28,8 +29,6 @@ use crate::store::{
 
 /// Enough for as many workers on one table; more would make the entries of a group smaller.
 const SHARDS: u8 = 4;
-/// What a single large group needed is not kept for all later ones.
-const SPARE_BYTES: usize = 1 << 20;
 /// The highest number given, in the catalog's keyspace.
 const LAST_NUMBER: &[u8] = b"last-change";
 
@@ -85,7 +84,7 @@ pub(in crate::embedded) struct StoreChanges {
     /// Who waits for what is being committed.
     written: Vec<watch::Sender<()>>,
     /// Buffers of earlier groups.
-    spare: Vec<Vec<u8>>,
+    spare: SpareBuffers,
 }
 
 /// What a group changes in one shard.
@@ -140,7 +139,7 @@ impl StoreChanges {
             keyspace: keyspace.clone(),
             wakes: table.wakes.of(shard).clone(),
             count: 0,
-            bytes: Vec::new(),
+            bytes: self.spare.take(),
         });
         change.write(&mut shard.bytes);
         shard.count += 1;
@@ -150,13 +149,10 @@ impl StoreChanges {
     pub(in crate::embedded) fn write(group: &mut Group) {
         let Some(numbering) = group.changes.numbering.take() else { return };
         let mut last = numbering.last.load(Ordering::Relaxed);
-        for ((_, shard), mut changes) in std::mem::take(&mut group.changes.pending) {
+        for ((_, shard), changes) in std::mem::take(&mut group.changes.pending) {
             group.put(&changes.keyspace, entry_key(shard, last + 1), changes.entry());
             last += changes.count;
-            changes.bytes.clear();
-            if changes.bytes.capacity() <= SPARE_BYTES {
-                group.changes.spare.push(changes.bytes);
-            }
+            group.changes.spare.give(changes.bytes);
             group.changes.written.push(changes.wakes);
         }
         numbering.last.store(last, Ordering::Relaxed);
