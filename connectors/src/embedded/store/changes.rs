@@ -224,7 +224,7 @@ impl ChangeStream for Engine {
         };
         let woken = table.wakes.of(shard).subscribe();
         let shared = Arc::clone(&self.shared);
-        Ok(Box::new(Reader { shared, table, changes, shard, after, woken }))
+        Ok(Box::new(Reader { shared, table, changes, shard, after, is_inside: true, woken }))
     }
 }
 
@@ -298,7 +298,22 @@ struct Reader {
     shard: u8,
     /// The last number handed out.
     after: u64,
+    /// Whether the entry of that one may hold later ones.
+    is_inside: bool,
     woken: watch::Receiver<()>,
+}
+
+impl Reader {
+    /// Where the entry is that holds the next change, or would be.
+    fn next_entry(&self, moment: &Snapshot) -> Result<Vec<u8>> {
+        let wanted = entry_key(self.shard, self.after + 1);
+        if !self.is_inside {
+            return Ok(wanted);
+        }
+        let begins = moment.range(&self.changes, entry_key(self.shard, 0)..=wanted.clone()).next_back();
+        let begins = begins.map(fjall::Guard::key).transpose().map_err(read_error)?;
+        Ok(begins.map_or(wanted, |key| key.to_vec()))
+    }
 }
 
 #[async_trait]
@@ -307,22 +322,21 @@ impl ShardReader for Reader {
         self.table.check_exists()?;
         // marked before looking: what is committed afterwards wakes the next wait
         self.woken.mark_unchanged();
-        // the entry that holds the next change may begin before it
-        let wanted = entry_key(self.shard, self.after + 1);
         let moment = self.shared.moment();
-        let begins = moment.range(&self.changes, entry_key(self.shard, 0)..=wanted.clone()).next_back();
-        let begins =
-            begins.map(fjall::Guard::key).transpose().map_err(read_error)?.map_or(wanted, |key| key.to_vec());
+        let begins = self.next_entry(&moment)?;
         let mut found = Vec::new();
         for guard in moment.range(&self.changes, begins..=entry_key(self.shard, u64::MAX)) {
             let (key, value) = guard.into_inner().map_err(read_error)?;
             let first = first_number(&key)?;
-            for (number, stored) in (first..).zip(decode(&value)?) {
+            let stored = decode(&value)?;
+            let next_entry = first + stored.len() as u64;
+            for (number, stored) in (first..).zip(stored) {
                 if number > self.after && found.len() < limit {
                     found.push(change(&self.table.schema, number, stored)?);
                     self.after = number;
                 }
             }
+            self.is_inside = self.after + 1 < next_entry;
             if found.len() >= limit {
                 break;
             }
