@@ -21,6 +21,7 @@
 //! that need one.
 
 mod matching;
+mod remembered;
 mod tail;
 
 use std::time::Duration;

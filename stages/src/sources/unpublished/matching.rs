@@ -1,6 +1,6 @@
 //! What is stored against what is published. Knows no store and no log: it is told of both, in any order.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +9,10 @@ use courant_connectors::store::ShardId;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
+use super::remembered::Remembered;
+
 /// Messages that may wait for their event at a time: some seconds of a busy system. Full: no more of the stream is read.
 const MAX_WAITING: usize = 100_000;
-/// How long an event is remembered. Streams lag by seconds, and a shard that was another's begins some seconds ago.
-const REMEMBERED: Duration = Duration::from_secs(120);
-/// Events remembered at the most. Beyond it the oldest are forgotten, and their messages may be published twice.
-const MAX_REMEMBERED: usize = 200_000;
 /// How far our clock may be from the store's.
 const CLOCKS_APART: Duration = Duration::from_secs(60);
 
@@ -33,10 +31,7 @@ pub(super) struct Matching {
     /// Handed on, and not known to be published yet.
     handed_on: BTreeMap<u64, Place>,
     /// Published lately: what is in the stream later, or comes again from there.
-    remembered: FxHashMap<Name, Instant>,
-    forgotten_in_order: VecDeque<(Instant, Name)>,
-    /// When the last event was seen that is forgotten by now.
-    forgotten: Option<Instant>,
+    remembered: Remembered,
     shards: BTreeMap<ShardId, Seen>,
     next: u64,
 }
@@ -78,7 +73,7 @@ impl Matching {
 
     /// Whether every event that was seen is remembered whose message was stored so long ago.
     pub(super) fn remembers(&self, ago: Duration, now: Instant) -> bool {
-        self.forgotten.is_none_or(|forgotten| forgotten + ago + CLOCKS_APART < now)
+        self.remembered.covers(ago + CLOCKS_APART, now)
     }
 
     /// Of a shard everything up to this number was seen, and among it messages that were stored. Of nearly all the event
@@ -93,7 +88,7 @@ impl Matching {
         let seen = self.shards.entry(shard.clone()).or_default();
         seen.through = through;
         for (number, name, event) in messages {
-            if self.remembered.contains_key(&name) || self.by_name.contains_key(&name) {
+            if self.remembered.contains(&name) || self.by_name.contains_key(&name) {
                 continue;
             }
             let Some(event) = event() else { continue };
@@ -112,21 +107,7 @@ impl Matching {
         {
             self.done(&waiting.place);
         }
-        self.remember(name, now);
-    }
-
-    fn remember(&mut self, name: Name, now: Instant) {
-        while let Some((since, _)) = self.forgotten_in_order.front()
-            && (*since + REMEMBERED < now || self.forgotten_in_order.len() >= MAX_REMEMBERED)
-        {
-            let Some((since, name)) = self.forgotten_in_order.pop_front() else { break };
-            if self.remembered.get(&name) == Some(&since) {
-                self.remembered.remove(&name);
-                self.forgotten = Some(since);
-            }
-        }
-        self.forgotten_in_order.push_back((now, name.clone()));
-        self.remembered.insert(name, now);
+        self.remembered.add(name, now);
     }
 
     /// Those that have waited since then or longer, at most so many: numbered, to be told of when they are published.
@@ -178,8 +159,9 @@ impl Matching {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::{HashSet, VecDeque};
 
+    use super::super::remembered::REMEMBERED;
     use super::*;
     use proptest::prelude::*;
 
@@ -266,13 +248,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn memory_of_events_is_bounded_in_time() {
+    async fn what_is_forgotten_is_known_to_be() {
         let (mut matching, now) = (Matching::default(), Instant::now());
         matching.published(name(1), now);
         assert!(matching.remembers(Duration::MAX / 4, now), "nothing is forgotten yet");
         let later = now + REMEMBERED + Duration::from_secs(1);
-        matching.published(name(2), later);
-        assert_eq!(matching.remembered.len(), 1);
+        matching.published(Name { chat: "other".into(), sequence: 1 }, later);
         assert!(matching.remembers(Duration::from_secs(30), later));
         assert!(!matching.remembers(REMEMBERED, later), "1 may have been of then");
     }
