@@ -203,9 +203,10 @@ impl<R> Answers for R where
 }
 
 async fn serve<R: Answers>(stream: TcpStream, from: Arrival, routes: R, ending: Ending) {
-    // Buffers are for those who say something.
+    // Buffers are for those who say something. That a socket may be readable is no word yet, so it is looked at.
+    let mut first = [0];
     let has_spoken = tokio::select! {
-        spoken = timeout(HEADER_TIMEOUT, stream.readable()) => matches!(spoken, Ok(Ok(()))),
+        spoken = timeout(HEADER_TIMEOUT, stream.peek(&mut first)) => matches!(spoken, Ok(Ok(1))),
         () = from.visit.cut() => false,
         () = ending.stop.cancelled() => false,
     };
