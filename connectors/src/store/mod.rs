@@ -11,7 +11,6 @@ mod changes;
 pub(crate) mod codec;
 mod condition;
 mod error;
-mod follow;
 mod number;
 mod packed;
 mod request;
@@ -24,9 +23,6 @@ use async_trait::async_trait;
 pub use changes::{Change, ChangeStream, SequenceNumber, Shard, ShardId, ShardRead, ShardReader, ShardStart};
 pub use condition::{Comparison, Condition};
 pub use error::{CancelReason, Remedy, StoreError};
-pub use follow::{
-    ChangeBatch, Checkpoint, FollowError, FollowFrom, FollowOptions, FollowPositions, Follower, ShardPosition,
-};
 pub use number::{Number, NumberError};
 pub use packed::{PackedAttributes, PackedItem, PackedValue, Place};
 pub use request::{

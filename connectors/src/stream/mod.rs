@@ -15,9 +15,8 @@
 //! those are handed out that leave an item as it is now: the others are older than what the scan gave. A group that has no
 //! use for items as they are goes on at once instead ([`InPlaceOfLost`]).
 //!
-//! Beside [`Follower`](crate::store::Follower), which reads a whole stream for one caller that keeps the places. Rejected: a task
-//! per shard. What is handed out waits for one caller anyway; only the signs of life must not wait for it, so they have
-//! a task (`keeper`).
+//! Rejected: a task per shard. What is handed out waits for one caller anyway; only the signs of life must not wait for it,
+//! so they have a task (`keeper`).
 
 mod compare;
 mod feed;

@@ -5,7 +5,7 @@
 //! case. The tables have fixed names and cases have ids of their own, so that all cases can run at the same
 //! time on one server, and again on the same one.
 //!
-//! One file per table, and three for what spans them: `sending`, `following`, `restricted`. Patterns that
+//! One file per table, and two for what spans them: `sending`, `restricted`. Patterns that
 //! read strongly are asserted at once; those that are documented as eventual, from an index or not, are
 //! repeated until they answer as expected.
 
@@ -14,7 +14,6 @@ pub mod chat_memberships;
 pub mod chats;
 mod counting;
 pub mod delivery_state;
-pub mod following;
 pub mod idempotency_keys;
 pub mod messages;
 mod records;
@@ -48,7 +47,6 @@ mod tests {
                 ("chat_memberships", include_str!("chat_memberships.rs")),
                 ("chats", include_str!("chats.rs")),
                 ("delivery_state", include_str!("delivery_state.rs")),
-                ("following", include_str!("following.rs")),
                 ("idempotency_keys", include_str!("idempotency_keys.rs")),
                 ("messages", include_str!("messages.rs")),
                 ("restricted", include_str!("restricted.rs")),

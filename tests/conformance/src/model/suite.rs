@@ -42,13 +42,6 @@ macro_rules! model_suite {
                 a_users_states_are_listed_by_parts,
                 unread_chats_are_those_with_more,
             }
-            mod following {
-                messages_are_followed_while_they_are_written,
-                a_follower_goes_on_where_it_stopped,
-                what_was_not_done_comes_again,
-                a_follower_can_begin_now,
-                a_membership_is_followed_from_joining_to_leaving,
-            }
             mod idempotency_keys {
                 a_new_key_is_not_known,
                 a_known_key_tells_who_uses_it_for_what,
