@@ -10,7 +10,7 @@
 use async_trait::async_trait;
 use courant_connectors::log::Topic;
 use courant_pipeline::spec::{BuildContext, Built, Level, Mode, Problem, StageConfig, StageSpec};
-use courant_pipeline::stage::{PositionKeeping, Positions, Read, ReadBatch};
+use courant_pipeline::stage::{Partition, PositionKeeping, Positions, Read, ReadBatch};
 use courant_pipeline::{Source, StageError};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -79,6 +79,20 @@ struct KafkaRead {
     range: Option<LogRange>,
 }
 
+impl KafkaRead {
+    /// Where partitions begin that have no place yet. What others began with may be removed by now.
+    fn from_for_others(&self, resume: &Positions) -> RangeStart {
+        match &self.from {
+            RangeStart::Offsets(named) => {
+                let is_new = |name: &str| !resume.contains_key(&Partition::from(name));
+                let new = named.iter().filter(|(name, _)| is_new(name));
+                RangeStart::Offsets(new.map(|(name, at)| (name.clone(), *at)).collect())
+            }
+            other => other.clone(),
+        }
+    }
+}
+
 #[async_trait]
 impl Source for KafkaRead {
     fn identity(&self) -> String {
@@ -96,11 +110,7 @@ impl Source for KafkaRead {
     async fn open(&mut self, resume: &Positions) -> Result<(), StageError> {
         let log = self.backends.log()?;
         let held = Held::by(&log, &self.topics).await?;
-        let start = if resume.is_empty() {
-            start_of(&log, &self.topics, &self.from, &held).await?
-        } else {
-            held.low.clone()
-        };
+        let start = start_of(&log, &self.topics, &self.from_for_others(resume), &held).await?;
         let end = end_of(&self.to, &held)?;
         self.range = Some(LogRange::open(&log, start, end, resume).await?);
         Ok(())

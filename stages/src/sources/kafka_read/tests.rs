@@ -71,6 +71,26 @@ async fn a_range_has_a_start_and_an_end_and_can_be_read_again() {
 }
 
 #[tokio::test]
+async fn a_partition_without_a_place_begins_where_the_range_does() {
+    let world = World::new().await;
+    for chat in 1..=20 {
+        world.publish(&format!("chat_{chat}"), 1..=3).await;
+    }
+    let whole = json!({"topics": [NAME], "to": "now"});
+    let (_, ends, _) = read_all(&mut *opened(&world, whole, &Positions::new()).await.unwrap()).await;
+    assert!(ends.len() > 1, "twenty chats are in several partitions");
+    let from: BTreeMap<_, _> = ends.iter().map(|(partition, end)| (partition.to_string(), end - 2)).collect();
+    let (first, end) = ends.first_key_value().unwrap();
+    let resume = Positions::from([(first.clone(), end - 1)]);
+    let params = json!({"topics": [NAME], "from": {"offsets": from}, "to": "now"});
+    let (seen, ..) = read_all(&mut *opened(&world, params, &resume).await.unwrap()).await;
+    for partition in ends.keys() {
+        let expected = if partition == first { 1 } else { 2 };
+        assert_eq!(seen[partition].len(), expected, "{partition}");
+    }
+}
+
+#[tokio::test]
 async fn without_an_end_it_follows_and_with_one_in_the_past_it_reads_nothing() {
     let world = World::new().await;
     let partition = one_chat(&world).await;
