@@ -30,7 +30,8 @@ impl Work {
             let target = highest.sequence.saturating_add(self.options.margin);
             match (fault, self.options.action) {
                 (Fault::Unreadable | Fault::NoChat, _) => break,
-                (_, Action::Check | Action::DryRun) => {
+                (_, Action::Check) => break,
+                (_, Action::DryRun) => {
                     report.would_be = Some(target);
                     break;
                 }
