@@ -64,6 +64,16 @@ pub enum ReplayUpdate {
 }
 
 impl ReplayAsk {
+    /// What to say to somebody who stopped it.
+    pub fn stopped(&self) -> String {
+        match self {
+            Self::Start(Request { pipeline, .. }) | Self::Resume { pipeline, .. } => {
+                format!("stopped; `courant replay {pipeline} --resume` goes on where it was last kept")
+            }
+            _ => "stopped before it was done; the same command can be given again".to_owned(),
+        }
+    }
+
     /// The pipeline whose generations it changes.
     fn changes(&self) -> Option<&str> {
         match self {
@@ -233,6 +243,7 @@ pub async fn replay_here(
     let host = open_host(loaded).await?;
     let mut signals = StopSignals::listen()?;
     let stop = CancellationToken::new();
+    let stopped = ask.stopped();
     let engine = Engine {
         topologies: &loaded.topologies,
         host: &host,
@@ -249,7 +260,7 @@ pub async fn replay_here(
                 () = signals.next() => {}
             }
             if stop.is_cancelled() {
-                bail!("stopped at once; `courant replay --resume` goes on where it was last kept");
+                bail!(stopped);
             }
             stop.cancel();
         }

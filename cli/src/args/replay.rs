@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use clap::Args;
 use courant_pipeline::units::Span;
 use courant_replay::rebuild::{From, To};
+use courant_stages::sources::dynamo_scan;
 
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -13,11 +14,12 @@ pub struct Replay {
     #[arg(required_unless_present = "list")]
     pub pipeline: Option<String>,
     /// What to rebuild from: `oldest`, `offset:120`, `offset:TOPIC/0=120,TOPIC/1=80`, `time:2026-01-30T14:30:00Z`, or
-    /// `scan` for everything that the store holds. What the log does not reach back to comes from the store.
-    #[arg(long, value_name = "START", required_unless_present = "action")]
+    /// `scan` for everything that the store holds. What of the messages the log does not reach back to comes from the
+    /// store; of other topics it is not in the rebuild, which then waits for --approve.
+    #[arg(long, value_name = "START", required_unless_present = "action", conflicts_with = "action")]
     pub from: Option<From>,
     /// `live`: goes live if it is proved equal. `now`, `offset:…`, `time:…`: is compared, and waits for --approve.
-    #[arg(long, value_name = "END", default_value = "live")]
+    #[arg(long, value_name = "END", default_value = "live", conflicts_with = "action")]
     pub to: To,
     /// Records per second at the most, so that live traffic is not held up.
     #[arg(long, value_name = "RECORDS")]
@@ -27,16 +29,16 @@ pub struct Replay {
     #[arg(long = "yield", value_name = "TIME")]
     pub yield_over: Option<Span>,
     /// End records at this stage, which would have effects that somebody sees again.
-    #[arg(long, value_name = "STAGE", value_delimiter = ',')]
+    #[arg(long, value_name = "STAGE", value_delimiter = ',', conflicts_with = "action")]
     pub suppress: Vec<String>,
     /// Run this stage although somebody sees its effects again.
-    #[arg(long, value_name = "STAGE", value_delimiter = ',')]
+    #[arg(long, value_name = "STAGE", value_delimiter = ',', conflicts_with = "action")]
     pub allow: Vec<String>,
     /// Parts of the store that are read side by side. More are faster, and take more from those who use the store.
-    #[arg(long, value_name = "COUNT", default_value = "4")]
+    #[arg(long, value_name = "COUNT", default_value_t = dynamo_scan::SEGMENTS, conflicts_with = "action")]
     pub segments: NonZeroU32,
     /// Do not compare what is younger than this at the end of the history that was run.
-    #[arg(long, value_name = "TIME", default_value = "10s")]
+    #[arg(long, value_name = "TIME", default_value = "10s", conflicts_with = "action")]
     pub grace: Span,
     /// Examples to show of each kind of difference.
     #[arg(long, value_name = "COUNT", default_value_t = 10)]

@@ -94,7 +94,7 @@ async fn ask_process(
         let line = tokio::select! {
             line = lines.next() => line?,
             // Hanging up stops it, in good order.
-            _ = ctrl_c() => bail!("stopped; `courant replay --resume` goes on where it was"),
+            _ = ctrl_c() => bail!(ask.stopped()),
         };
         let Some(line) = line else { bail!("the running process ended before it was done") };
         match serde_json::from_value(line)? {

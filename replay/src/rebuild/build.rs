@@ -3,6 +3,7 @@
 use courant_connectors::files::generations::Generation;
 use courant_connectors::log::Offsets;
 use courant_connectors::model::Timestamp;
+use courant_pipeline::config::Topology;
 use courant_pipeline::{Disposition, Tally, clock};
 use courant_stages::log_range::{Held, RangeStart, start_of, times_at};
 use serde_json::{Value, json};
@@ -78,7 +79,21 @@ impl Engine<'_> {
 
     /// The plan of a rebuild that was begun before, if the pipeline is still the same.
     pub(super) fn plan_again(&self, receipt: &Receipt) -> Result<Plan> {
-        let plan = self.plan(&receipt.request)?;
+        self.plan_of(self.topologies, receipt)
+    }
+
+    /// The same, of the pipelines that run by now: a rebuild takes long, and the file may have been edited meanwhile.
+    pub(super) fn check_unchanged(&self, receipt: &Receipt) -> Result<()> {
+        let Some(runtime) = self.runtime else { return Ok(()) };
+        let running = runtime.topologies();
+        if running.iter().any(|topology| *topology.name == *receipt.pipeline) {
+            self.plan_of(&running, receipt)?;
+        }
+        Ok(())
+    }
+
+    fn plan_of(&self, topologies: &[Topology], receipt: &Receipt) -> Result<Plan> {
+        let plan = Plan::of(topologies, &self.host.services, &receipt.request)?;
         if config_version(&plan.topology) != receipt.config {
             let (pipeline, generation) = (receipt.pipeline.clone(), receipt.generation.clone());
             return Err(Error::Changed { pipeline, generation });
@@ -98,16 +113,21 @@ impl Engine<'_> {
         }
     }
 
-    /// The newest rebuild in such a state.
+    /// The newest rebuild in such a state, of those that are not older than the live one.
     pub(super) async fn newest(
         &self,
         pipeline: &str,
         what: &'static str,
         wanted: impl Fn(State) -> bool,
     ) -> Result<(Receipt, Generation)> {
-        for generation in self.generations(pipeline)?.list().await?.into_iter().rev() {
+        let generations = self.generations(pipeline)?;
+        let current = generations.current().await?;
+        for generation in generations.list().await?.into_iter().rev() {
             if let Some(receipt) = Receipt::load(&generation).await?.filter(|receipt| wanted(receipt.state)) {
                 return Ok((receipt, generation));
+            }
+            if current.as_ref() == Some(&generation) {
+                break; // what is older was passed over when this one went live
             }
         }
         Err(Error::Nothing { pipeline: pipeline.to_owned(), what })
@@ -156,12 +176,15 @@ impl Engine<'_> {
             None => History::Log { start: &receipt.start, end: &fence },
         };
         let of = if phase == Phase::Building {
-            self.expected_records(plan, &history).await
+            let all = self.expected_records(plan, &history).await;
+            all.map(|all| all.saturating_sub(receipt.records.sum()))
         } else {
             let ahead = History::Log { start: &receipt.fence, end: &fence };
             self.expected_records(plan, &ahead).await
         };
-        let topology = plan.reading(&history, &receipt.request);
+        // While the live pipeline stands still everybody waits for this.
+        let pace = if phase == Phase::Swapping { Pace::default() } else { receipt.request.pace() };
+        let topology = plan.reading(&history, receipt.request.segments, pace);
         let host = self.host_for(generation).await?;
         let report = self.run_watched(&topology, &host, phase, of).await;
         for disposition in Disposition::ALL {
@@ -183,14 +206,18 @@ impl Engine<'_> {
     async fn prove(&self, plan: &Plan, receipt: &mut Receipt, generation: &Generation) -> Result<()> {
         let first = Look { engine: self, plan, receipt, generation, only: None, number: 1 };
         let (mut comparison, mut differing) = first.take().await?;
-        while !differing.is_empty() && comparison.looks < LOOKS && may_catch_up(&receipt.request.to) {
+        while !differing.keys.is_empty() && comparison.looks < LOOKS && may_catch_up(&receipt.request.to) {
             if !self.catch_up(plan, receipt, generation).await? {
                 break; // nothing has come that could make a difference
             }
             let number = comparison.looks + 1;
-            let again = Look { engine: self, plan, receipt, generation, only: Some(&differing), number };
-            let (found, still) = again.take().await?;
-            merge(&mut comparison, &found);
+            let only = differing.is_complete.then_some(&differing.keys);
+            let (found, still) =
+                Look { engine: self, plan, receipt, generation, only, number }.take().await?;
+            match only {
+                Some(_) => merge(&mut comparison, &found),
+                None => comparison = found,
+            }
             differing = still;
         }
         let state = if comparison.is_clean() { State::Equal } else { State::Differs };
@@ -292,9 +319,10 @@ fn not_beyond(end: &Offsets, held: &Held) -> Result<()> {
 /// Where the log takes over from the store.
 fn join_of(receipt: &Receipt) -> Value {
     match &receipt.request.from {
-        From::Scan => Value::Null,
+        // Where the log ends when the scan begins. Its beginning may be removed before the scan is done.
+        From::Scan | From::Oldest => Value::Null,
         From::Time(time) => json!({ "time": time }),
-        From::Oldest | From::Offset(_) => json!({"offsets": receipt.start}),
+        From::Offset(_) => json!({"offsets": receipt.start}),
     }
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::plan::{History, without_effects};
-use super::request::Request;
+use super::request::{Pace, Request};
 use super::{Engine, Error, Result};
 
 /// How long to try: enough for a rate that means something.
@@ -38,8 +38,6 @@ impl Engine<'_> {
         let plan = self.plan(request)?;
         plan.check(&request.from)?;
         self.check_pace(request)?;
-        // It is asked how fast it could go.
-        let request = &Request { yield_over: None, ..request.clone() };
         let (start, fence, _, scanned) = self.range(&plan, request).await?;
         let join = serde_json::Value::Null;
         let history = if scanned {
@@ -54,7 +52,9 @@ impl Engine<'_> {
         let bytes = if scanned { table_bytes } else { self.log_bytes(&plan, records).await };
         let scans = u64::from(plan.can_scan()) + u64::from(scanned);
         let read_units = table_bytes.map(|bytes| bytes.div_ceil(UNIT_BYTES) * scans);
-        let topology = without_effects(plan.reading(&history, request));
+        // It is asked how fast it could go.
+        let pace = Pace { yield_over: None, ..request.pace() };
+        let topology = without_effects(plan.reading(&history, request.segments, pace));
         // Nothing is tried if everything is behind an effect: it would say nothing.
         let tried = match plan.compared().next() {
             Some(_) => self.try_for_a_moment(&topology).await?,

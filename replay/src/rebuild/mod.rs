@@ -73,6 +73,12 @@ pub enum Error {
          would overwrite what is there; --suppress {stage} ends its records there"
     )]
     NotDerived { pipeline: String, stage: String, kind: String },
+    #[error(
+        "stage `{stage}` of pipeline `{pipeline}` is a `parquet-write` without a `key`: its rows cannot be told apart, so \
+         rebuilt files cannot be compared; name in `key` the columns of which there is one row each, or end its records \
+         there with --suppress {stage}"
+    )]
+    NoKey { pipeline: String, stage: String },
     #[error("the end lies before the start in {partition}: it would end at {end} and begin at {start}")]
     FenceInThePast { partition: String, start: u64, end: u64 },
     #[error("{partition} ends at {high} and {offset} is not written yet")]

@@ -5,6 +5,7 @@
 //! a person names the stage, and a sink that neither derives a store nor is without effects is refused with the reason.
 //! What is allowed happens once: a comparison and a trial run the same stages without any effects.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use courant_connectors::log::Topic;
@@ -15,12 +16,12 @@ use courant_pipeline::derived::Derived;
 use courant_pipeline::spec::{Effect, Level, Mode, Role};
 use courant_pipeline::units::Span;
 use courant_pipeline::{Services, StageSpec};
-use courant_stages::sinks::blackhole;
+use courant_stages::sinks::{blackhole, parquet_write};
 use courant_stages::sources::{dynamo_scan, kafka_consume, kafka_read};
 use serde_json::{Value, json};
 
 use super::receipt::Named;
-use super::request::{From, Request};
+use super::request::{From, Pace, Request};
 use super::{Error, Result, yielding};
 
 /// A pipeline that can be rebuilt.
@@ -106,7 +107,7 @@ impl Plan {
     }
 
     /// The pipeline's stages behind another source.
-    pub(super) fn reading(&self, history: &History<'_>, request: &Request) -> Topology {
+    pub(super) fn reading(&self, history: &History<'_>, segments: NonZeroU32, pace: Pace) -> Topology {
         let (spec, mut params): (&'static StageSpec, Value) = match history {
             History::Log { start, end } => {
                 let topics: Vec<_> = self.topics.iter().map(Topic::as_str).collect();
@@ -114,19 +115,18 @@ impl Plan {
                 (&kafka_read::SPEC, params)
             }
             History::Scan { join, end } => {
-                let segments = request.segments;
                 let params = json!({"segments": segments, "then": {"offsets": end}, "join": join});
                 (&dynamo_scan::SPEC, params)
             }
             History::Store { end, at } => {
                 let until = json!({"offsets": end, "at": at});
-                (&dynamo_scan::SPEC, json!({"segments": request.segments, "until": until}))
+                (&dynamo_scan::SPEC, json!({"segments": segments, "until": until}))
             }
         };
-        if let Some(rate) = request.rate {
+        if let Some(rate) = pace.rate {
             params["rate"] = json!(rate);
         }
-        let (spec, params) = match request.yield_over {
+        let (spec, params) = match pace.yield_over {
             Some(over) => {
                 let over = Span(over).to_string();
                 (&yielding::SPEC, json!({"kind": spec.kind, "params": params, "over": over}))
@@ -233,6 +233,9 @@ fn settle_effect(node: &mut StageNode, request: &Request) -> Result<()> {
     let (pipeline, stage) = (request.pipeline.clone(), node.name.to_string());
     match node.spec.effect {
         Effect::ExternalEffect if !named(&request.allow) => Err(Error::Effect { pipeline, stage }),
+        Effect::IdempotentWrite if node.spec.kind == parquet_write::SPEC.kind => {
+            Err(Error::NoKey { pipeline, stage })
+        }
         Effect::IdempotentWrite if node.spec.role == Role::Sink || writes_truth => {
             let kind = node.spec.kind.to_owned();
             Err(Error::NotDerived { pipeline, stage, kind })

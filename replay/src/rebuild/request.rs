@@ -62,6 +62,12 @@ pub struct Pace {
     pub yield_over: Option<Duration>,
 }
 
+impl Request {
+    pub(super) fn pace(&self) -> Pace {
+        Pace { rate: self.rate, yield_over: self.yield_over }
+    }
+}
+
 /// Where history begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

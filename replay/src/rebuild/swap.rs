@@ -20,7 +20,7 @@ use super::build::now;
 use super::plan::{History, Plan, without_effects};
 use super::progress::Phase;
 use super::receipt::{Named, Receipt, State, folder, named, unnamed};
-use super::request::{From, Request, To};
+use super::request::{From, Pace, Request, To};
 use super::{Engine, Error, Result};
 
 /// Before the live pipeline is stopped, so that it stands still for a moment only.
@@ -55,7 +55,10 @@ impl Engine<'_> {
             self.catch_up(plan, receipt, generation).await?;
         }
         let pipeline = receipt.pipeline.clone();
-        let swap = self.swap_now(plan, receipt, generation);
+        let swap = async {
+            self.check_unchanged(receipt)?;
+            self.swap_now(plan, receipt, generation).await
+        };
         match self.runtime {
             Some(runtime) => runtime.while_stopped(&pipeline, swap).await,
             None => swap.await,
@@ -170,7 +173,8 @@ impl Engine<'_> {
         }
         let history = History::Log { start: &left, end: &stopped_at };
         let of = self.expected_records(plan, &history).await;
-        let mut topology = plan.reading(&history, &receipt.request);
+        let pace = if phase == Phase::Swapping { Pace::default() } else { receipt.request.pace() };
+        let mut topology = plan.reading(&history, receipt.request.segments, pace);
         if plan.compared().count() == plan.sinks.len() {
             // The live one has had its effects for all of this.
             topology = without_effects(topology);

@@ -6,4 +6,5 @@ mod effects;
 mod property;
 mod stores;
 mod swapping;
+mod unproved;
 mod world;

@@ -94,14 +94,28 @@ fn ending(receipt: &Receipt) -> String {
         },
         State::Equal => format!("equal; `courant replay {pipeline} --approve` makes it live"),
         State::Differs => format!(
-            "not equal, and not live; `courant replay {pipeline} --approve` makes it live all the same, \
+            "{}, and not live; `courant replay {pipeline} --approve` makes it live all the same, \
              `--discard {}` removes it",
+            why_not(receipt),
             receipt.generation
         ),
         State::Building | State::Built => {
             format!("not finished; `courant replay {pipeline} --resume` goes on")
         }
     }
+}
+
+fn why_not(receipt: &Receipt) -> String {
+    let Some(comparison) = receipt.comparison.as_ref().filter(|found| found.differences() == 0) else {
+        return "not equal".to_owned();
+    };
+    if comparison.begins_at.is_empty() {
+        let stages: Vec<_> = comparison.not_compared.keys().map(String::as_str).collect();
+        return format!("not compared ({})", stages.join(", "));
+    }
+    let begins = comparison.begins_at.iter().map(|(partition, at)| format!("{partition} at {at}"));
+    let begins: Vec<_> = begins.collect();
+    format!("nothing differs, but the log begins later than there were records ({})", begins.join(", "))
 }
 
 fn estimate(estimate: &Estimate) -> String {

@@ -26,7 +26,7 @@ use self::spill::Spill;
 pub use self::stage::{Found, StageComparison};
 use super::plan::{DerivedSink, History, Plan};
 use super::progress::Phase;
-use super::receipt::{Receipt, folder};
+use super::receipt::{Named, Receipt, folder};
 use super::{Engine, Error, Result};
 
 /// What came of a comparison.
@@ -40,6 +40,10 @@ pub struct Comparison {
     /// Records that the stages gave up on while they told what is expected.
     pub dead_lettered: u64,
     pub stages: Vec<StageComparison>,
+    /// Where the log begins that was the authority, if that is not at its first record: of what was before nobody can
+    /// tell what should be there.
+    #[serde(default, skip_serializing_if = "Named::is_empty")]
+    pub begins_at: Named,
     /// Sinks behind a stage with effects, by that stage: to know what they should hold, it would have to have them again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub not_compared: BTreeMap<String, String>,
@@ -57,7 +61,7 @@ pub enum Authority {
 impl Comparison {
     /// Whether everything was compared, and nothing differs.
     pub fn is_clean(&self) -> bool {
-        self.not_compared.is_empty() && self.differences() == 0
+        self.not_compared.is_empty() && self.begins_at.is_empty() && self.differences() == 0
     }
 
     pub fn differences(&self) -> u64 {
@@ -65,8 +69,15 @@ impl Comparison {
     }
 }
 
-/// The keys that differ, by stage.
-pub(super) type Differing = HashMap<Arc<str>, Arc<HashSet<Box<str>>>>;
+/// Keys by stage.
+pub(super) type Keys = HashMap<Arc<str>, Arc<HashSet<Box<str>>>>;
+
+/// What differs.
+pub(super) struct Differing {
+    pub(super) keys: Keys,
+    /// Whether those are all. Where they are too many to be kept, another look is at everything.
+    pub(super) is_complete: bool,
+}
 
 /// One look.
 pub(super) struct Look<'a> {
@@ -75,20 +86,19 @@ pub(super) struct Look<'a> {
     pub(super) receipt: &'a Receipt,
     pub(super) generation: &'a Generation,
     /// Keys of interest; all if none.
-    pub(super) only: Option<&'a Differing>,
+    pub(super) only: Option<&'a Keys>,
     pub(super) number: u32,
 }
 
 impl Look<'_> {
     pub(super) async fn take(&self) -> Result<(Comparison, Differing)> {
-        let scratch = Generations::of(&folder(self.generation), "compare")?.begin().await?;
-        let looked = self.take_in(&scratch).await;
-        let folder = scratch.folder().to_owned();
-        // What is left behind is removed with the generation.
-        let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder)).await;
-        if let Ok(Err(error)) = removed {
-            tracing::warn!(%error, "cannot remove what a comparison left behind");
+        let scratches = Generations::of(&folder(self.generation), "compare")?;
+        for left_behind in scratches.list().await? {
+            remove(&left_behind).await; // by one that was killed
         }
+        let scratch = scratches.begin().await?;
+        let looked = self.take_in(&scratch).await;
+        remove(&scratch).await;
         looked
     }
 
@@ -113,10 +123,17 @@ impl Look<'_> {
             looks: self.number,
             until,
             dead_lettered,
+            begins_at: match authority {
+                Authority::Store => Named::new(),
+                Authority::Log => {
+                    let cut = self.receipt.start.iter().filter(|(_, start)| **start > 0);
+                    cut.map(|(partition, start)| (partition.clone(), *start)).collect()
+                }
+            },
             stages: Vec::new(),
             not_compared: self.plan.sinks.iter().filter_map(behind).collect(),
         };
-        let mut differing = Differing::new();
+        let mut differing = Differing { keys: Keys::new(), is_complete: true };
         for sink in self.plan.compared() {
             if self.only.is_some_and(|only| !only.contains_key(&sink.stage)) {
                 continue;
@@ -125,8 +142,9 @@ impl Look<'_> {
             let actual = self.walk(scratch, sink, expected.only.clone()).await?;
             let (stage, keys) = self.compare(sink, &expected.spill, actual, until).await?;
             comparison.stages.push(stage);
+            differing.is_complete &= keys.len() < stage::MOST_KEYS;
             if !keys.is_empty() {
-                differing.insert(Arc::clone(&sink.stage), Arc::new(keys));
+                differing.keys.insert(Arc::clone(&sink.stage), Arc::new(keys));
             }
         }
         Ok((comparison, differing))
@@ -146,7 +164,8 @@ impl Look<'_> {
         };
         let mut host: Host = engine.host_for(scratch).await?;
         host.services = host.services.with(expectations);
-        let topology = plan.with_sinks(plan.reading(&history, &receipt.request), &expect::SPEC);
+        let reading = plan.reading(&history, receipt.request.segments, receipt.request.pace());
+        let topology = plan.with_sinks(reading, &expect::SPEC);
         let of = engine.expected_records(plan, &history).await;
         let report = engine.run(&topology, &host, Phase::Expecting, of).await?;
         Ok((authority, report.dispositions.dead_lettered))
@@ -196,6 +215,15 @@ impl Look<'_> {
             stage::compare(stage, &expected, &actual, until.unix_millis(), examples)
         };
         blocking(move || compare().map_err(scratch_error)).await
+    }
+}
+
+/// What cannot be removed now is removed with the generation.
+async fn remove(scratch: &Generation) {
+    let folder = scratch.folder().to_owned();
+    let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder)).await;
+    if let Ok(Err(error)) = removed {
+        tracing::warn!(%error, "cannot remove what a comparison left behind");
     }
 }
 

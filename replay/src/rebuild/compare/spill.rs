@@ -97,6 +97,15 @@ impl Spill {
     }
 }
 
+/// A range in memory.
+#[derive(Default)]
+pub(super) struct Loaded {
+    /// The newest entry of each key.
+    pub(super) newest: HashMap<Box<str>, Entry>,
+    /// Those of which there was the same before.
+    pub(super) doubles: Vec<Entry>,
+}
+
 /// Entries that can be loaded, range by range.
 pub(super) struct Spilled {
     folder: PathBuf,
@@ -104,18 +113,21 @@ pub(super) struct Spilled {
 }
 
 impl Spilled {
-    /// The newest entry of each key. Blocks.
-    pub(super) fn load(&self, range: usize) -> std::io::Result<HashMap<Box<str>, Entry>> {
+    /// Blocks.
+    pub(super) fn load(&self, range: usize) -> std::io::Result<Loaded> {
         let mut file = BufReader::with_capacity(BUFFER, File::open(path_of(&self.folder, range))?);
-        let mut newest: HashMap<Box<str>, Entry> = HashMap::new();
+        let mut loaded = Loaded::default();
         while let Some(entry) = read(&mut file)? {
-            match newest.get_mut(&entry.key) {
+            match loaded.newest.get_mut(&entry.key) {
                 Some(other) if other.version > entry.version => {}
+                Some(other) if (other.version, other.digest) == (entry.version, entry.digest) => {
+                    loaded.doubles.push(entry);
+                }
                 Some(other) => *other = entry,
-                None => drop(newest.insert(entry.key.clone(), entry)),
+                None => drop(loaded.newest.insert(entry.key.clone(), entry)),
             }
         }
-        Ok(newest)
+        Ok(loaded)
     }
 }
 

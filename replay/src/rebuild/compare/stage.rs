@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use courant_pipeline::derived::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::spill::{RANGES, Spilled, Summary};
+use super::spill::{Loaded, RANGES, Spilled, Summary};
 
 /// Keys that are remembered for another look. More differ for a reason that no second look will find gone.
-const MOST_KEYS: usize = 100_000;
+pub(super) const MOST_KEYS: usize = 100_000;
 
 /// What was found of one sink's store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +67,7 @@ pub(super) fn compare(
             comparing.expected.join(expected.summaries[range]);
             comparing.actual.join(actual.summaries[range]);
         } else {
-            comparing.range(expected.load(range)?, &actual.load(range)?);
+            comparing.range(expected.load(range)?.newest, &actual.load(range)?);
         }
     }
     let Comparing { mut found, expected, actual, differing, .. } = comparing;
@@ -86,8 +86,13 @@ struct Comparing {
 }
 
 impl Comparing {
-    fn range(&mut self, expected: HashMap<Box<str>, Entry>, actual: &HashMap<Box<str>, Entry>) {
+    fn range(&mut self, expected: HashMap<Box<str>, Entry>, actual: &Loaded) {
         let before = self.found.differences();
+        for double in &actual.doubles {
+            self.actual.add(double);
+            self.key(None, Some(double));
+        }
+        let actual = &actual.newest;
         for entry in actual.values() {
             self.actual.add(entry);
             if !expected.contains_key(&entry.key) {
@@ -192,6 +197,15 @@ mod tests {
         assert_eq!(counts(&found), [0, 0, 0, 0, 2], "the row that is there is not extra");
         let found = compared(vec![entry("a", 1, 1, 50)], vec![entry("a", 2, 2, 101), entry("c", 1, 1, 102)]);
         assert_eq!(counts(&found), [0, 0, 0, 0, 2]);
+    }
+
+    #[test]
+    fn an_entry_that_is_there_twice_is_one_too_many() {
+        let found = compared(vec![entry("a", 1, 1, 1)], vec![entry("a", 1, 1, 1), entry("a", 1, 1, 1)]);
+        assert_eq!(counts(&found), [0, 1, 0, 0, 0]);
+        assert_ne!(found.actual_digest, found.expected_digest);
+        let versions = vec![entry("a", 1, 1, 1), entry("a", 2, 2, 2)];
+        assert_eq!(counts(&compared(versions.clone(), versions)), [0; 5], "a newer one takes its place");
     }
 
     #[test]

@@ -58,13 +58,18 @@ async fn with_crashes(world: &World, from: From, random: &mut SmallRng) -> crate
         match done {
             Some(Ok(receipt)) => return receipt,
             None | Some(Err(Error::Stopped { .. } | Error::Nothing { .. })) => {}
-            // A process that is killed lets go of its files at once; here a write may still be under way.
-            Some(Err(error)) if error.to_string().contains("somebody else has it open") => {}
+            Some(Err(error)) if is_in_the_way(&error) => {}
             Some(Err(error)) => panic!("{error}"),
         }
         begun = world.engine(None).show("p", None).await.is_ok();
     }
     unreachable!("it ends when it is done")
+}
+
+/// A process that is killed lets go of its files at once; here a write of the one before may still be under way.
+fn is_in_the_way(error: &Error) -> bool {
+    let error = error.to_string();
+    error.contains("somebody else has it open") || error.contains("cannot replace")
 }
 
 /// Sends for a while, some at a time; what it sent.
@@ -83,7 +88,7 @@ async fn approved_at_last(world: &World, random: &mut SmallRng) -> crate::rebuil
         let patience = Duration::from_micros(random.random_range(0..=500 + attempt * 5000));
         match tokio::time::timeout(patience, world.engine(None).approve("p")).await {
             Ok(Ok(receipt)) => return receipt,
-            Ok(Err(error)) if error.to_string().contains("somebody else has it open") => {}
+            Ok(Err(error)) if is_in_the_way(&error) => {}
             // It was done, and nobody was told.
             Ok(Err(Error::Nothing { .. })) => return world.engine(None).show("p", None).await.unwrap(),
             Ok(Err(error)) => panic!("{error}"),
