@@ -174,6 +174,20 @@ pub struct Register {
     /// minutes.
     pub code: String,
     pub code_expires_at: Timestamp,
+    /// Left out by processes that knew of no other than the first.
+    #[serde(default)]
+    pub in_use_from: InUseFrom,
+}
+
+/// From when on an account is in use, and nobody else may register its number anew.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InUseFrom {
+    /// Nobody signs in before: until then whoever mistyped the number would keep its owner out.
+    #[default]
+    Verification,
+    /// People sign in without having proved anything, so that the account has an owner from its first moment.
+    Registration,
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
