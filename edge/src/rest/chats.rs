@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fields::{Id, Name};
 use super::input::bad_request;
-use super::page::Paging;
+use super::page::{Paging, page};
 use super::query::{command, unavailable, unexpected};
 use super::reply::{Created, Found};
 use super::route::{Ask, Route};
@@ -116,8 +116,8 @@ fn check_members(chat_type: ChatType, members: &[UserId], own: &UserId) -> Resul
 
 async fn list(ask: Ask<Caller, (), Paging<Id<ChatId>>>) -> Result<Found<ChatList>, Refusal> {
     let (store, limit) = (&*ask.api.store, ask.input.limit(LARGEST_PAGE)?);
-    let page = chat_memberships::of_user(store, &ask.who.user_id, ask.input.cursor(), Some(limit)).await;
-    let page = page.map_err(unavailable)?;
+    let of_user = |limit| chat_memberships::of_user(store, &ask.who.user_id, ask.input.cursor(), Some(limit));
+    let page = page(limit, of_user, |membership| membership.chat_id.clone()).await?;
     let chats = views(store, &ask.who.user_id, page.items).await?;
     Ok(Found(ChatList { chats, next: page.next }))
 }
