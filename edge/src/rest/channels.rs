@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::chats::membership;
 use super::fields::{LONGEST_CONTENT, check_client_message_id, check_content};
 use super::page::{at_most, page};
-use super::query::{command, unexpected};
+use super::query::{command_about, unexpected};
 use super::reply::{Found, Once};
 use super::route::{Ask, Route};
 use crate::auth::Caller;
@@ -166,7 +166,7 @@ async fn send(ask: Ask<Caller, ChatId, NewEvent>) -> Result<Once<EventView>, Ref
         content: content.into(),
         content_type: content_type.media_type().into(),
     };
-    match command(&ask.api, Command::SendMessage(message.clone())).await? {
+    match command_about(&ask.api, &message.chat_id, Command::SendMessage(message.clone())).await? {
         Answer::Sent(sent) => {
             let stored = Message {
                 chat_id: sent.chat_id,

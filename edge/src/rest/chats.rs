@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::fields::{Id, Name};
 use super::input::bad_request;
 use super::page::{Paging, page};
-use super::query::{command, unavailable, unexpected};
+use super::query::{command, no_such_chat, not_theirs, unavailable, unexpected};
 use super::reply::{Created, Found};
 use super::route::{Ask, Route};
 use crate::api::Api;
@@ -136,20 +136,12 @@ async fn rename(ask: Ask<Caller, ChatId, Rename>) -> Result<Found<ChatAnswer>, R
     }
 }
 
-fn no_such_chat() -> Refusal {
-    Refusal::new(Code::NotFound, "there is no such chat")
-}
-
 /// The caller's membership of a chat, which everything about the chat needs.
 pub(super) async fn membership(api: &Api, chat: &ChatId, caller: &Caller) -> Result<Membership, Refusal> {
     let found = chat_memberships::check(&*api.store, chat, &caller.user_id).await.map_err(unavailable)?;
-    if let Some(membership) = found {
-        return Ok(membership);
-    }
-    // That a chat exists is no secret: who learned its id was told by a member.
-    match chats::get(&*api.store, chat).await.map_err(unavailable)? {
-        Some(_) => Err(Refusal::new(Code::NotAMember, "you are not a member of this chat")),
-        None => Err(no_such_chat()),
+    match found {
+        Some(membership) => Ok(membership),
+        None => Err(not_theirs(&*api.store, chat).await),
     }
 }
 

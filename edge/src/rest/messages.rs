@@ -13,7 +13,7 @@ use super::chats::membership;
 use super::fields::{LONGEST_CONTENT, check_client_message_id, check_content, check_content_type};
 use super::input::bad_request;
 use super::page::at_most;
-use super::query::{command, unavailable, unexpected};
+use super::query::{command_about, unavailable, unexpected};
 use super::reply::{Done, Found};
 use super::route::{Ask, Route};
 use crate::auth::Caller;
@@ -111,13 +111,13 @@ async fn send(ask: Ask<Caller, ChatId, Send>) -> Result<Sent, Refusal> {
     check_content_type(&content_type)?;
     let (chat_id, sender_id) = (ask.path, ask.who.user_id);
     let message = SendMessage {
-        chat_id,
+        chat_id: chat_id.clone(),
         sender_id,
         client_message_id,
         content: content.into(),
         content_type: content_type.into(),
     };
-    match command(&ask.api, Command::SendMessage(message)).await? {
+    match command_about(&ask.api, &chat_id, Command::SendMessage(message)).await? {
         Answer::Sent(sent) => Ok(sent),
         other => Err(unexpected(&other)),
     }
@@ -127,8 +127,9 @@ async fn ack(ask: Ask<Caller, ChatId, Arrived>) -> Result<Done, Refusal> {
     if ask.input.sequence == 0 {
         return Err(bad_request("body: sequences begin with 1"));
     }
-    let ack = Ack { chat_id: ask.path, user_id: ask.who.user_id, sequence: ask.input.sequence };
-    command(&ask.api, Command::Ack(ack)).await.map(|_| Done)
+    let (chat_id, user_id, sequence) = (ask.path.clone(), ask.who.user_id, ask.input.sequence);
+    let ack = Ack { chat_id, user_id, sequence };
+    command_about(&ask.api, &ask.path, Command::Ack(ack)).await.map(|_| Done)
 }
 
 async fn read(ask: Ask<Caller, ChatId, Range>) -> Result<Found<MessageList>, Refusal> {

@@ -1,7 +1,6 @@
 //! The published document.
 
 use courant_connectors::model::frames::{ChatCreatedFrame, MembershipChangedFrame, ReplyFrame, ReplyStatus};
-use courant_connectors::model::tables::chats::ChatType;
 use courant_connectors::model::topics::memberships_changed::ChangeType;
 
 use super::*;

@@ -8,6 +8,7 @@ use super::*;
 async fn an_ack_tells_what_became_of_a_message() {
     let world = world().await;
     world.answer_all();
+    world.make_chat("chat_no").await;
     let (mut socket, _) = world.connect("user_1").await;
     socket.send(&send_frame("c-1", "chat_1", "hello")).await.unwrap();
     assert_eq!(
@@ -21,6 +22,9 @@ async fn an_ack_tells_what_became_of_a_message() {
     let error = frame(&mut socket).await;
     assert_eq!((&error["code"], &error["client_message_id"]), (&json!("NOT_A_MEMBER"), &json!("c-2")));
     assert_eq!((&error["retryable"], &error["retry_after_ms"]), (&json!(false), &Value::Null));
+    socket.send(&send_frame("c-3", "chat_nowhere", "hello")).await.unwrap();
+    let error = frame(&mut socket).await;
+    assert_eq!((&error["code"], &error["client_message_id"]), (&json!("NOT_FOUND"), &json!("c-3")));
 }
 
 #[tokio::test]
@@ -184,10 +188,13 @@ async fn catching_up_reads_the_store() {
 async fn who_is_not_in_a_chat_reads_nothing_of_it() {
     let world = world().await;
     let (mut socket, _) = world.connect("user_1").await;
+    world.make_chat("chat_1").await;
     world.store_messages("chat_1", 1..=3, "secret").await;
-    socket.send(&sync("chat_1", 0, None)).await.unwrap();
-    let error = frame(&mut socket).await;
-    assert_eq!((&error["code"], &error["chat_id"]), (&json!("NOT_A_MEMBER"), &json!("chat_1")));
+    for (chat, code) in [("chat_1", "NOT_A_MEMBER"), ("chat_2", "NOT_FOUND")] {
+        socket.send(&sync(chat, 0, None)).await.unwrap();
+        let error = frame(&mut socket).await;
+        assert_eq!((&error["code"], &error["chat_id"]), (&json!(code), &json!(chat)));
+    }
 }
 
 /// More than an outbox holds: it comes at the speed of the reader and does not close the socket.
