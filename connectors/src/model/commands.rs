@@ -118,6 +118,21 @@ pub struct Ack {
     pub chat_id: ChatId,
     pub user_id: UserId,
     pub sequence: u64,
+    /// Left out by processes that knew of no other than the first.
+    #[serde(default)]
+    pub beyond: Beyond,
+}
+
+/// What becomes of an ack of more than its chat has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Beyond {
+    /// Whoever asked is told.
+    #[default]
+    Refused,
+    /// It stands for all that the chat has. For one that was made of several, whose sender is told nothing: a wrong one
+    /// among them must not undo the others.
+    AllThereIs,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use courant_connectors::model::commands::{Ack, Answer, Code, Command, Refusal, SendMessage, Sent};
+use courant_connectors::model::commands::{Ack, Answer, Beyond, Code, Command, Refusal, SendMessage, Sent};
 use courant_connectors::model::tables::messages::{self, Message};
 use courant_connectors::model::{ChatId, ClientMessageId, MessageId, Timestamp, UserId};
 use courant_connectors::store::ReadStore;
@@ -128,7 +128,7 @@ async fn ack(ask: Ask<Caller, ChatId, Arrived>) -> Result<Done, Refusal> {
         return Err(bad_request("body: sequences begin with 1"));
     }
     let (chat_id, user_id, sequence) = (ask.path.clone(), ask.who.user_id, ask.input.sequence);
-    let ack = Ack { chat_id, user_id, sequence };
+    let ack = Ack { chat_id, user_id, sequence, beyond: Beyond::Refused };
     command_about(&ask.api, &ask.path, Command::Ack(ack)).await.map(|_| Done)
 }
 

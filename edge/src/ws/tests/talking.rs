@@ -1,6 +1,6 @@
 //! Sending, acking, catching up and hearing of others.
 
-use courant_connectors::model::commands::Ack;
+use courant_connectors::model::commands::{Ack, Beyond};
 
 use super::*;
 
@@ -136,7 +136,8 @@ async fn of_many_acks_the_highest_is_handed_in() {
     let mut acks = Vec::new();
     while acks.len() < 2 {
         let (command, to) = timeout(LIMIT, commands.recv()).await.unwrap().unwrap();
-        let Command::Ack(Ack { chat_id, user_id, sequence }) = command else { panic!("{command:?}") };
+        let Command::Ack(Ack { chat_id, user_id, sequence, beyond }) = command else { panic!("{command:?}") };
+        assert_eq!(beyond, Beyond::AllThereIs, "a wrong one undoes none that came with it");
         acks.push((chat_id.to_string(), user_id.to_string(), sequence));
         drop(to);
     }
