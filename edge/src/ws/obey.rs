@@ -19,7 +19,8 @@ use crate::commands::took_too_long;
 use crate::limits::Limit;
 use crate::rest::not_theirs;
 
-/// Wrong frames that a socket survives: enough to see a typo, few enough to be noticed.
+/// Wrong frames, one after another, that a socket survives: enough to see a typo, few enough to be noticed. A client that
+/// also says what is right has one now and then.
 const MAX_BAD_FRAMES: u8 = 8;
 /// Messages beyond the limit, one after another, that a socket survives. A client that waits when it is told to
 /// has one now and then.
@@ -31,6 +32,9 @@ const BATCH_BYTES: usize = 64 << 10;
 
 impl Socket {
     pub(super) async fn obey_one(&mut self, request: Request) -> Result<(), Ended> {
+        if request.is_frame() {
+            self.strikes.bad_frames = 0;
+        }
         match request {
             Request::Send(send) => self.send(send).await,
             Request::Ack { chat_id, sequence } => self.ack(chat_id, sequence).await,
@@ -41,6 +45,11 @@ impl Socket {
             }
             Request::Refuse { client_message_id, refusal } => {
                 self.refuse_frame(client_message_id.as_ref(), &refusal);
+                Ok(())
+            }
+            Request::NotJson => {
+                self.refuse(About::Frame, &Refusal::new(Code::BadFrame, "a frame is JSON, and this is none"));
+                self.peer().outbox.close_own(Close::BadFrame);
                 Ok(())
             }
             Request::Pong(frame) => {

@@ -2,7 +2,7 @@
 //!
 //! A frame is parsed where it lies, into types that deny unknown fields. It begins with its `type`, as the protocol
 //! says; one that does not is understood too, at the price of a copy. A frame that is JSON but not right is refused
-//! with `BAD_FRAME`, and its socket lives on; what is not JSON at all ends the socket.
+//! with `BAD_FRAME`, and its socket lives on; what is not JSON at all is told so and ends the socket.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -154,6 +154,8 @@ pub(super) enum Request {
         client_message_id: Option<ClientMessageId>,
         refusal: Refusal,
     },
+    /// Text that is no JSON. Nothing after this is heard.
+    NotJson,
     /// A ping, to be answered with this frame.
     Pong(Bytes),
     /// The client closes.
@@ -174,27 +176,37 @@ impl Request {
     /// `None` if there is nothing to do about it.
     pub(super) fn of(heard: Heard<'_>) -> Option<Self> {
         match heard {
-            Heard::Text(text) => Some(parse(text).unwrap_or_else(Self::Violation)),
+            Heard::Text(text) => Some(parse(text)),
             Heard::Ping(payload) => Some(Self::Pong(codec::pong(payload))),
             Heard::Pong => None,
             Heard::Close(code) => Some(Self::Close(code)),
         }
     }
+
+    /// Whether it is a frame of the protocol that is right.
+    pub(super) fn is_frame(&self) -> bool {
+        matches!(self, Self::Send(_) | Self::Ack { .. } | Self::Sync { .. } | Self::Heartbeat)
+    }
+
+    /// Whether nothing after it is heard.
+    pub(super) fn is_last(&self) -> bool {
+        matches!(self, Self::NotJson | Self::Violation(_) | Self::Close(_))
+    }
 }
 
 /// Reads the payload of a text frame.
-pub(super) fn parse(text: &[u8]) -> Result<Request, Violation> {
+pub(super) fn parse(text: &[u8]) -> Request {
     let parsed = serde_json::from_slice(text).and_then(|TypeFirst(frame)| match frame {
         Some(frame) => Ok(frame),
         None => serde_json::from_slice(text),
     });
     match parsed {
-        Ok(frame) => Ok(frame.check().unwrap_or_else(|refused| refused)),
+        Ok(frame) => frame.check().unwrap_or_else(|refused| refused),
         // A wrong field is found before the end of the text is seen, so whether it is JSON is another question.
         Err(error) if error.is_data() && serde_json::from_slice::<IgnoredAny>(text).is_ok() => {
-            Ok(refuse(None, Code::BadFrame, error.to_string()))
+            refuse(None, Code::BadFrame, error.to_string())
         }
-        Err(_) => Err(Violation::Protocol),
+        Err(_) => Request::NotJson,
     }
 }
 
