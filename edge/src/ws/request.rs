@@ -15,6 +15,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
 
 use super::codec::{self, Heard, Violation};
 
@@ -149,7 +150,7 @@ pub(super) enum Request {
         limit: u32,
     },
     Heartbeat,
-    /// The frame was understood, as far as it says whose message it is, and is not to be obeyed.
+    /// The frame was understood, as far as it says which message it is, and is not to be obeyed.
     Refuse {
         client_message_id: Option<ClientMessageId>,
         refusal: Refusal,
@@ -204,9 +205,17 @@ pub(super) fn parse(text: &[u8]) -> Request {
         Ok(frame) => frame.check().unwrap_or_else(|refused| refused),
         // A wrong field is found before the end of the text is seen, so whether it is JSON is another question.
         Err(error) if error.is_data() && serde_json::from_slice::<IgnoredAny>(text).is_ok() => {
-            refuse(None, Code::BadFrame, error.to_string())
+            refuse(named(text).as_deref(), Code::BadFrame, error.to_string())
         }
         Err(_) => Request::NotJson,
+    }
+}
+
+/// The message of a frame that cannot be read as what it says it is, so that its sender learns which one is refused.
+fn named(text: &[u8]) -> Option<String> {
+    match serde_json::from_slice::<Map<String, Value>>(text).ok()?.remove("client_message_id")? {
+        Value::String(id) => Some(id),
+        _ => None,
     }
 }
 
@@ -257,7 +266,7 @@ impl SendMessage<'_> {
     fn check(self) -> Result<Request, Request> {
         if !is_word(&self.client_message_id) {
             let message = "client_message_id is not 1 to 128 printable ASCII characters";
-            return Err(refuse(None, Code::BadFrame, message));
+            return Err(refuse(Some(&self.client_message_id), Code::BadFrame, message));
         }
         let id = Some(&*self.client_message_id);
         let chat_id = chat_id(&self.chat_id, id)?;

@@ -72,9 +72,30 @@ fn a_refused_message_is_named_where_it_has_a_name() {
     let (id, code, _) = refused(&send("c", &"\u{e9}".repeat(2049)));
     assert_eq!((id.as_deref(), code), (Some("c"), Code::TooLarge), "bytes count, not characters");
     assert_eq!(refused(&send("c", "")).0.as_deref(), Some("c"));
-    assert_eq!(refused(&send("", "x")).0, None);
-    assert_eq!(refused(&send(&"i".repeat(129), "x")).1, Code::BadFrame);
-    assert_eq!(refused(&send("\u{e9}", "x")).1, Code::BadFrame);
+    for id in ["", "\u{e9}", &"i".repeat(129)] {
+        let (named, code, _) = refused(&send(id, "x"));
+        assert_eq!((named.as_deref(), code), (Some(id), Code::BadFrame), "as it was given");
+    }
+    let rest = r#""chat_id":"chat_1","content":"x""#;
+    for (id, fields) in [
+        (r#""c""#, r#""chat_id":"chat_1","content":"x","contnet_type":"text/plain""#),
+        (r#""c""#, r#""chat_id":"chat_1""#),
+        (r#""c""#, r#""chat_id":7,"content":"x""#),
+        (r#""c""#, r#""chat_id":"chat_1","content":["x"]"#),
+        (r#""\u0063""#, r#""content":"x""#),
+    ] {
+        for frame in [
+            format!(r#"{{"type":"send_message","client_message_id":{id},{fields}}}"#),
+            format!(r#"{{{fields},"type":"send_message","client_message_id":{id}}}"#),
+        ] {
+            let (named, code, _) = refused(&frame);
+            assert_eq!((named.as_deref(), code), (Some("c"), Code::BadFrame), "{frame}");
+        }
+    }
+    for id in ["7", "null", r#"["c"]"#] {
+        let frame = format!(r#"{{"type":"send_message","client_message_id":{id},{rest}}}"#);
+        assert_eq!(refused(&frame).0, None, "{frame}");
+    }
 }
 
 #[test]

@@ -94,6 +94,17 @@ async fn text_that_is_no_json_is_told_so_before_the_end() {
 }
 
 #[tokio::test]
+async fn a_refused_message_is_named() {
+    let world = world().await;
+    let (mut socket, _) = world.connect("user_1").await;
+    let mut typo = send_frame("c-1", "chat_1", "x");
+    typo["contnet"] = json!("y");
+    socket.send(&typo).await.unwrap();
+    let error = frame(&mut socket).await;
+    assert_eq!((&error["code"], &error["client_message_id"]), (&json!("BAD_FRAME"), &json!("c-1")));
+}
+
+#[tokio::test]
 async fn large_content_is_refused_by_name_and_the_socket_goes_on() {
     let world = world().await;
     world.answer_all();
