@@ -18,6 +18,7 @@ use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::codec::{self, Heard, Violation};
+use crate::rest::check_content_type;
 
 const MAX_CONTENT: usize = 4096;
 /// Of ids, and of what else is a word and not content.
@@ -271,8 +272,8 @@ impl SendMessage<'_> {
         let id = Some(&*self.client_message_id);
         let chat_id = chat_id(&self.chat_id, id)?;
         let content_type = self.content_type.as_deref().unwrap_or("text/plain");
-        if !is_word(content_type) {
-            return Err(refuse(id, Code::BadFrame, "content_type is not a media type such as text/plain"));
+        if let Err(refusal) = check_content_type(content_type) {
+            return Err(refuse(id, Code::BadFrame, refusal.message));
         }
         match self.content.len() {
             0 => Err(refuse(id, Code::BadFrame, "content is empty")),

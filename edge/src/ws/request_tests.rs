@@ -99,6 +99,21 @@ fn a_refused_message_is_named_where_it_has_a_name() {
 }
 
 #[test]
+fn content_has_a_media_type_as_everywhere() {
+    let send = |content_type: &str| {
+        format!(
+            r#"{{"type":"send_message","client_message_id":"c","chat_id":"chat_1","content":"x","content_type":"{content_type}"}}"#
+        )
+    };
+    assert!(matches!(parsed(&send("text/plain; charset=utf-8")), Request::Send(_)));
+    for bad in ["", "text", "/plain", "text/", "text/pl ain", &"x/".repeat(65)] {
+        let (id, code, message) = refused(&send(bad));
+        assert_eq!((id.as_deref(), code), (Some("c"), Code::BadFrame), "{bad}");
+        assert!(message.contains("media type"), "{message}");
+    }
+}
+
+#[test]
 fn what_is_not_json_ends_the_socket() {
     for text in [
         &b"nope"[..],
