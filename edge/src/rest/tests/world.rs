@@ -16,6 +16,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Body;
 use jsonschema::Validator;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use warp::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 
 use super::pipelines;
@@ -23,7 +24,8 @@ use crate::api::{Api, Backing};
 use crate::auth::{AuthConfig, Caller, Passwords};
 use crate::commands::Commands;
 use crate::config::EdgeConfig;
-use crate::http::{Routes, answer_here};
+use crate::fake::FakeControl;
+use crate::http::{HttpServer, Routes, answer_here};
 use crate::limits::LimitsConfig;
 use crate::rest::openapi::describe;
 use crate::rest::{PREFIX, routes, table};
@@ -148,6 +150,16 @@ impl World {
 
     pub(super) async fn post_as_nobody(&self, path: &str, body: Value) -> Answer {
         self.call(Method::POST, path, None, body).await
+    }
+
+    /// Serves on a socket of its own until the test ends; where.
+    pub(super) async fn serve(&self) -> SocketAddr {
+        let edge = EdgeConfig { listen: "127.0.0.1:0".parse().unwrap(), ..EdgeConfig::default() };
+        let server = HttpServer::bind(&edge).await.unwrap();
+        let address = server.address();
+        let routes = Some(self.routes.clone());
+        tokio::spawn(server.run(FakeControl::with(Vec::new()), routes, CancellationToken::new()));
+        address
     }
 
     /// Registers, verifies and signs in.
