@@ -382,6 +382,22 @@ pub enum Code {
 }
 
 impl Code {
+    pub const ALL: [Self; 13] = [
+        Self::BadRequest,
+        Self::BadFrame,
+        Self::Unauthenticated,
+        Self::Forbidden,
+        Self::NotAMember,
+        Self::NotFound,
+        Self::Conflict,
+        Self::IdempotencyMismatch,
+        Self::TooLarge,
+        Self::RateLimited,
+        Self::CounterMissing,
+        Self::Unavailable,
+        Self::Timeout,
+    ];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::BadRequest => "BAD_REQUEST",
@@ -456,7 +472,7 @@ mod tests {
 
     #[test]
     fn codes_are_written_as_they_are_named() {
-        for code in [Code::NotAMember, Code::IdempotencyMismatch, Code::CounterMissing, Code::Timeout] {
+        for code in Code::ALL {
             assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
         }
     }

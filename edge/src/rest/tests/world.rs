@@ -213,7 +213,7 @@ pub(super) fn header_of(name: &'static str, value: &'static str) -> (HeaderName,
     (HeaderName::from_static(name), HeaderValue::from_static(value))
 }
 
-static DESCRIPTION: LazyLock<Value> = LazyLock::new(|| describe(&table()));
+pub(super) static DESCRIPTION: LazyLock<Value> = LazyLock::new(|| describe(&table()));
 
 /// Whether the description knows such an answer: its status and the shape of its body.
 fn check_described(method: &Method, path: &str, answer: &Answer) {
@@ -244,7 +244,7 @@ fn check_described(method: &Method, path: &str, answer: &Answer) {
     assert!(errors.is_empty(), "{method} {path}: {errors:?} in {answer:?}");
 }
 
-fn validator(schema: &Value) -> Validator {
+pub(super) fn validator(schema: &Value) -> Validator {
     let mut whole = schema.clone();
     whole["components"] = DESCRIPTION["components"].clone();
     jsonschema::draft202012::new(&whole).unwrap()
