@@ -40,7 +40,7 @@ struct Create {
     chat_type: ChatType,
     /// Of a group, if it has one; a direct chat is called as the other.
     name: Option<Name>,
-    /// The others: one for a direct chat, up to 999 for a group.
+    /// The others: one for a direct chat, up to 999 for a group. Whoever makes the chat is in it, named or not.
     members: Vec<Id<UserId>>,
 }
 
@@ -80,8 +80,8 @@ struct ChatList {
 async fn create(ask: Ask<Caller, (), Create>) -> Result<Created<ChatAnswer>, Refusal> {
     let Create { chat_type, name, members } = ask.input;
     let created_by = ask.who.user_id;
-    let members: Vec<UserId> = members.into_iter().map(|id| id.0).collect();
-    check_members(chat_type, &members, &created_by)?;
+    let members: Vec<UserId> = members.into_iter().map(|id| id.0).filter(|id| *id != created_by).collect();
+    check_members(chat_type, &members)?;
     let name = name.map(|name| name.0);
     if chat_type == ChatType::Direct && name.is_some() {
         return Err(bad_request("a direct chat has no name"));
@@ -93,7 +93,7 @@ async fn create(ask: Ask<Caller, (), Create>) -> Result<Created<ChatAnswer>, Ref
     }
 }
 
-fn check_members(chat_type: ChatType, members: &[UserId], own: &UserId) -> Result<(), Refusal> {
+fn check_members(chat_type: ChatType, members: &[UserId]) -> Result<(), Refusal> {
     match chat_type {
         ChatType::Direct if members.len() != 1 => {
             return Err(bad_request("a direct chat is with exactly one other"));
@@ -107,9 +107,6 @@ fn check_members(chat_type: ChatType, members: &[UserId], own: &UserId) -> Resul
     sorted.sort_unstable();
     if let Some([twice, ..]) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(bad_request(format!("members: {twice} is there twice")));
-    }
-    if sorted.binary_search(&own).is_ok() {
-        return Err(bad_request("members: you are a member anyway; name the others"));
     }
     Ok(())
 }

@@ -34,7 +34,7 @@ async fn members_are_others_each_once_and_not_too_many() {
         json!({"chat_type": "direct", "name": "us", "members": [bob.user_id]}),
         json!({"chat_type": "direct", "members": [ada.user_id]}),
         json!({"chat_type": "group", "members": [bob.user_id, bob.user_id]}),
-        json!({"chat_type": "group", "members": [ada.user_id, bob.user_id]}),
+        json!({"chat_type": "direct", "members": [ada.user_id, ada.user_id]}),
         json!({"chat_type": "group", "members": many(1000)}),
         json!({"chat_type": "group", "members": ["bob"]}),
         json!({"chat_type": "group", "name": "", "members": []}),
@@ -43,6 +43,15 @@ async fn members_are_others_each_once_and_not_too_many() {
     ] {
         let answer = world.post("/chats", &ada, bad.clone()).await;
         assert_eq!(answer.refusal(), (400, "BAD_REQUEST"), "{bad}");
+    }
+    for (chat_type, name) in [("group", Some("Engines")), ("direct", None)] {
+        let oneself_too =
+            json!({"chat_type": chat_type, "name": name, "members": [ada.user_id, bob.user_id]});
+        let made = world.post("/chats", &ada, oneself_too).await;
+        let members = made.body["members"].as_array().unwrap();
+        let members: Vec<_> = members.iter().map(|member| (&member["user_id"], &member["role"])).collect();
+        let (own, other) = (json!(ada.user_id), json!(bob.user_id));
+        assert_eq!(members, [(&own, &json!("owner")), (&other, &json!("member"))], "each once");
     }
     let largest = world.post("/chats", &ada, json!({"chat_type": "group", "members": many(999)})).await;
     assert_eq!(largest.status, 201, "{largest:?}");
