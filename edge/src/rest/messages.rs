@@ -56,7 +56,7 @@ struct Arrived {
     sequence: u64,
 }
 
-/// Exactly one of `after`, `before` and `latest`.
+/// One of `after`, `before` and `latest`; the messages from the first if there is none.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Range {
@@ -66,7 +66,7 @@ struct Range {
     before: Option<u64>,
     /// As many of the latest messages.
     latest: Option<NonZeroU32>,
-    /// How many, with `after` and `before`.
+    /// How many, but with `latest`, which says so itself.
     limit: Option<NonZeroU32>,
 }
 
@@ -154,11 +154,12 @@ enum Start {
 impl Window {
     fn new(range: &Range) -> Result<Self, Refusal> {
         let (from, limit) = match (range.after, range.before, range.latest) {
+            (None, None, None) => (Start::After(0), range.limit),
             (Some(after), None, None) => (Start::After(after), range.limit),
             (None, Some(before), None) => (Start::Before(before), range.limit),
             (None, None, Some(latest)) if range.limit.is_none() => (Start::Latest, Some(latest)),
             (None, None, Some(_)) => return Err(bad_request("query: latest says how many; leave limit out")),
-            _ => return Err(bad_request("query: exactly one of after, before and latest is needed")),
+            _ => return Err(bad_request("query: only one of after, before and latest can be asked for")),
         };
         Ok(Self { from, limit: at_most(limit, LARGEST_PAGE)? })
     }
