@@ -88,6 +88,7 @@ async fn pages_of_others_are_refused() {
     };
     assert_eq!(from("https://chat.example").await, Ok(None));
     assert_eq!(from("https://evil.example").await, Err(403));
+    assert_eq!(from(&format!("http://{}", world.address)).await, Ok(None), "the server's own is no other's");
     assert_eq!(world.gateway.sockets().min(1), world.gateway.sockets(), "the refused one is not counted");
 }
 
