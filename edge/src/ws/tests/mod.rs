@@ -84,6 +84,11 @@ async fn world_with(socket: SocketConfig) -> World {
     world_of(EdgeConfig { limits, socket, ..EdgeConfig::default() }).await
 }
 
+/// With limits, those of sockets among them.
+async fn world_with_limits(socket: SocketConfig) -> World {
+    world_of(EdgeConfig { socket, ..EdgeConfig::default() }).await
+}
+
 async fn world_of(edge: EdgeConfig) -> World {
     let edge = EdgeConfig {
         listen: "127.0.0.1:0".parse().unwrap(),
