@@ -105,12 +105,17 @@ pub fn answer(reply: Result<Reply, oneshot::error::RecvError>) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use courant_connectors::model::commands::{Ack, REST};
+    use courant_connectors::model::commands::{Ack, Beyond, REST};
 
     use super::*;
 
     fn ack() -> Command {
-        Command::Ack(Ack { chat_id: "chat_1".into(), user_id: "user_1".into(), sequence: 1 })
+        Command::Ack(Ack {
+            chat_id: "chat_1".into(),
+            user_id: "user_1".into(),
+            sequence: 1,
+            beyond: Beyond::Refused,
+        })
     }
 
     fn commands(intake: &Intake) -> Commands {

@@ -35,7 +35,7 @@ pub struct EdgeConfig {
     /// How long a command or a query may take before the client is told `TIMEOUT`. It may still be carried out then.
     pub request_timeout: Span,
     /// Web pages that may use the server from a browser, by their origin: `["https://chat.example.com"]`. None if left
-    /// out; what is not a browser is not affected.
+    /// out but those of the server's own host; what is not a browser is not affected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed_origins: Vec<Origin>,
     /// Proxies in front of this process whose `X-Forwarded-For` is believed, as addresses or networks: `["10.0.0.0/8"]`.

@@ -7,6 +7,7 @@ use courant_pipeline::health::PipelineHealth;
 use courant_pipeline::positions::SavedPositions;
 use courant_pipeline::runtime::ReloadReport;
 use courant_pipeline::tap::TapRecord;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -68,7 +69,7 @@ pub trait Control: Send + Sync {
 pub type WorkLine = Result<serde_json::Value, String>;
 
 /// Something the pipelines depend on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Component {
     /// As in `[connections]`: `store`, `log`, `live`; `relay` for those who carry out commands of a gateway.
     pub name: String,
@@ -78,7 +79,7 @@ pub struct Component {
     pub detail: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ComponentStatus {
     Up,

@@ -1,11 +1,12 @@
 //! How each pipeline is doing, as `/health`, `courant top` and the logs show it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ack::Tally;
 
 /// Where a pipeline is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PipelineState {
     /// Opening its stages.
@@ -45,7 +46,7 @@ impl PipelineState {
 }
 
 /// One pipeline's state and its counts since the process started it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PipelineHealth {
     pub name: String,
     pub state: PipelineState,

@@ -118,6 +118,21 @@ pub struct Ack {
     pub chat_id: ChatId,
     pub user_id: UserId,
     pub sequence: u64,
+    /// Left out by processes that knew of no other than the first.
+    #[serde(default)]
+    pub beyond: Beyond,
+}
+
+/// What becomes of an ack of more than its chat has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Beyond {
+    /// Whoever asked is told.
+    #[default]
+    Refused,
+    /// It stands for all that the chat has. For one that was made of several, whose sender is told nothing: a wrong one
+    /// among them must not undo the others.
+    AllThereIs,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -174,6 +189,20 @@ pub struct Register {
     /// minutes.
     pub code: String,
     pub code_expires_at: Timestamp,
+    /// Left out by processes that knew of no other than the first.
+    #[serde(default)]
+    pub in_use_from: InUseFrom,
+}
+
+/// From when on an account is in use, and nobody else may register its number anew.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InUseFrom {
+    /// Nobody signs in before: until then whoever mistyped the number would keep its owner out.
+    #[default]
+    Verification,
+    /// People sign in without having proved anything, so that the account has an owner from its first moment.
+    Registration,
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -353,6 +382,22 @@ pub enum Code {
 }
 
 impl Code {
+    pub const ALL: [Self; 13] = [
+        Self::BadRequest,
+        Self::BadFrame,
+        Self::Unauthenticated,
+        Self::Forbidden,
+        Self::NotAMember,
+        Self::NotFound,
+        Self::Conflict,
+        Self::IdempotencyMismatch,
+        Self::TooLarge,
+        Self::RateLimited,
+        Self::CounterMissing,
+        Self::Unavailable,
+        Self::Timeout,
+    ];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::BadRequest => "BAD_REQUEST",
@@ -427,7 +472,7 @@ mod tests {
 
     #[test]
     fn codes_are_written_as_they_are_named() {
-        for code in [Code::NotAMember, Code::IdempotencyMismatch, Code::CounterMissing, Code::Timeout] {
+        for code in Code::ALL {
             assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
         }
     }

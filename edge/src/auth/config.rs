@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuthConfig {
-    /// Nobody signs in before they have proved that the phone number is theirs.
+    /// Nobody signs in before they have proved that the phone number is theirs. Without it an account is in use from its
+    /// registration on: whoever registers a number first has it.
     pub require_verification: bool,
     /// Put verification codes into the answer of a registration. For development only: whoever registers a number is
     /// then believed to own it.

@@ -7,7 +7,7 @@
 use std::convert::Infallible;
 
 use courant_connectors::model::commands::{Code, Refusal};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use warp::http::{HeaderValue, StatusCode, header};
 use warp::reject::{MethodNotAllowed, Rejection};
@@ -25,7 +25,8 @@ pub(crate) struct ErrorBody {
 /// What a client needs to decide whether to try again, and an operator to find the request.
 #[derive(Serialize, JsonSchema)]
 struct ErrorDetail {
-    /// One of the protocol's codes.
+    /// One of the protocol's codes; `METHOD_NOT_ALLOWED` where the path does not take the method.
+    #[schemars(schema_with = "codes")]
     code: &'static str,
     /// For the client's developer.
     message: String,
@@ -35,6 +36,16 @@ struct ErrorDetail {
     retry_after_ms: Option<u64>,
     /// As in the header `x-request-id`.
     request_id: String,
+}
+
+/// What HTTP itself refuses with, beside the codes of commands.
+const METHOD_NOT_ALLOWED: &str = "METHOD_NOT_ALLOWED";
+
+fn codes(_: &mut SchemaGenerator) -> Schema {
+    // Frames are not refused in HTTP.
+    let codes = Code::ALL.iter().filter(|code| **code != Code::BadFrame).map(|code| code.as_str());
+    let codes: Vec<&str> = codes.chain([METHOD_NOT_ALLOWED]).collect();
+    json_schema!({ "type": "string", "enum": codes })
 }
 
 /// Why a request was not answered as asked.
@@ -84,7 +95,7 @@ pub(crate) fn refused(refusal: Refusal) -> Response {
 /// The path is there and the method is not; `allow` says which are.
 pub(crate) fn method_not_allowed(allow: HeaderValue) -> Response {
     let message = format!("this path takes {}", allow.to_str().unwrap_or_default());
-    let failure = Failure { code: "METHOD_NOT_ALLOWED", message, retryable: false, retry_after_ms: None };
+    let failure = Failure { code: METHOD_NOT_ALLOWED, message, retryable: false, retry_after_ms: None };
     let mut response = failed(StatusCode::METHOD_NOT_ALLOWED, failure);
     response.headers_mut().insert(header::ALLOW, allow);
     response

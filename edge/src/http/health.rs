@@ -6,28 +6,32 @@
 use std::sync::Arc;
 
 use courant_pipeline::health::{PipelineHealth, PipelineState};
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use warp::http::{StatusCode, header};
 use warp::reject::Rejection;
 use warp::reply::Response;
 use warp::{Filter, Reply};
 
-use super::{get, json};
+use super::get;
 use crate::control::{Component, ComponentStatus, Control};
 
 /// Prometheus' text format, as its scrapers ask for it.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
 enum Status {
     Live,
     Ready,
     NotReady,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Health")]
 struct HealthBody {
     status: Status,
     version: &'static str,
@@ -36,7 +40,8 @@ struct HealthBody {
     pipelines: Vec<PipelineBody>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PipelineHealth")]
 struct PipelineBody {
     #[serde(flatten)]
     health: PipelineHealth,
@@ -44,7 +49,8 @@ struct PipelineBody {
 }
 
 /// Names only what is not ready.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Readiness")]
 struct ReadyBody {
     status: Status,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -53,14 +59,15 @@ struct ReadyBody {
     pipelines: Vec<UnreadyPipeline>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct UnreadyPipeline {
     name: String,
     state: PipelineState,
     last_error: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Liveness")]
 struct LiveBody {
     status: Status,
 }
@@ -72,7 +79,7 @@ pub(super) fn routes(
     let control = warp::any().map(move || Arc::clone(&control));
     let live = warp::path!("health" / "live")
         .and(get())
-        .map(|| json(StatusCode::OK, &LiveBody { status: Status::Live }));
+        .map(|| super::json(StatusCode::OK, &LiveBody { status: Status::Live }));
     let readiness = warp::path!("health" / "ready")
         .and(get())
         .and(control.clone())
@@ -101,9 +108,12 @@ fn ready(control: &dyn Control) -> Response {
         })
         .collect();
     if components.is_empty() && pipelines.is_empty() {
-        json(StatusCode::OK, &ReadyBody { status: Status::Ready, components, pipelines })
+        super::json(StatusCode::OK, &ReadyBody { status: Status::Ready, components, pipelines })
     } else {
-        json(StatusCode::SERVICE_UNAVAILABLE, &ReadyBody { status: Status::NotReady, components, pipelines })
+        super::json(
+            StatusCode::SERVICE_UNAVAILABLE,
+            &ReadyBody { status: Status::NotReady, components, pipelines },
+        )
     }
 }
 
@@ -121,5 +131,36 @@ fn health(control: &dyn Control, started: Instant) -> Response {
             .map(|health| PipelineBody { in_flight: health.in_flight(), health })
             .collect(),
     };
-    json(StatusCode::OK, &body)
+    super::json(StatusCode::OK, &body)
+}
+
+/// Paths and what `GET` of them is, for the description of the protocol.
+pub(crate) fn describe(schemas: &mut SchemaGenerator) -> [(&'static str, Value); 4] {
+    let operation = |id: &str, summary: &str, responses: Value| {
+        json!({
+            "operationId": id, "summary": summary, "tags": ["operations"], "security": [], "responses": responses,
+        })
+    };
+    let told = |status: StatusCode, media_type: &str, schema: Value| json!({ "description": status.canonical_reason(), "content": { media_type: { "schema": schema } } });
+    let as_json = |status, schema| told(status, "application/json", schema);
+    let health = json!({ "200": as_json(StatusCode::OK, schema::<HealthBody>(schemas)) });
+    let live = json!({ "200": as_json(StatusCode::OK, schema::<LiveBody>(schemas)) });
+    let ready = json!({
+        "200": as_json(StatusCode::OK, schema::<ReadyBody>(schemas)),
+        "503": as_json(StatusCode::SERVICE_UNAVAILABLE, schema::<ReadyBody>(schemas)),
+    });
+    let metrics = json!({ "200": told(StatusCode::OK, METRICS_TYPE, json!({ "type": "string" })) });
+    [
+        ("/health", operation("get_health", "Every component and every pipeline", health)),
+        ("/health/live", operation("get_health_live", "Whether the process answers", live)),
+        (
+            "/health/ready",
+            operation("get_health_ready", "Whether it can take traffic, and what cannot", ready),
+        ),
+        ("/metrics", operation("get_metrics", "Metrics, for Prometheus", metrics)),
+    ]
+}
+
+fn schema<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
+    schemas.subschema_for::<T>().to_value()
 }

@@ -18,6 +18,7 @@ mod visitors;
 
 pub(crate) use error::{ErrorBody, method_not_allowed, refused, status};
 pub(crate) use exchange::{ClientAddress, RequestId};
+pub(crate) use health::describe as describe_operations;
 pub use origin::Origin;
 pub(crate) use origin::Origins;
 #[cfg(test)]
@@ -48,6 +49,12 @@ fn routes(
         None => operations,
     };
     all.recover(error::answer).unify()
+}
+
+/// Those of operators, alone.
+#[cfg(test)]
+pub(crate) fn operations(control: Arc<dyn Control>) -> Routes {
+    health::routes(control).boxed()
 }
 
 /// `GET`, and `HEAD` for probes that want no body.

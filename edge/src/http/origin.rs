@@ -1,8 +1,8 @@
 //! Which web pages may use the server.
 //!
-//! Browsers say in `Origin` which page a request comes from. Only pages that `edge.allowed_origins` names may read answers
-//! and open sockets. A request without one comes from no page, and tokens are never sent by a browser on its own, so a
-//! strange origin needs no refusal on REST: it gets an answer that its page cannot read.
+//! Browsers say in `Origin` which page a request comes from. Only pages that `edge.allowed_origins` names, and pages of
+//! this very server, may read answers and open sockets. A request without one comes from no page, and tokens are never
+//! sent by a browser on its own, so a strange origin needs no refusal on REST: it gets an answer that its page cannot read.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -75,10 +75,14 @@ impl Origins {
         Self(allowed.into())
     }
 
-    /// Whether a page of this origin, or whoever sends none, may open a socket.
+    /// Whether a page of this origin, or whoever sends none, may open a socket. An origin that is the very host that is
+    /// asked is no other site's: many libraries that are no browser send it.
+    ///
+    /// A page whose name is made to lead here (DNS rebinding) is its own host as well, and gains nothing: a browser keeps
+    /// tokens by the name of a page and sends none by itself, so this one has none to present.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
         let mut origins = headers.get_all(header::ORIGIN).iter();
-        origins.all(|origin| self.allows(origin))
+        origins.all(|origin| self.allows(origin) || is_own(origin, headers))
     }
 
     fn allows(&self, origin: &HeaderValue) -> bool {
@@ -113,6 +117,21 @@ impl Origins {
     }
 }
 
+/// Whether an origin is the host that the request is for, in whichever scheme: behind a proxy it is not known here.
+fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    let (Ok(origin), Some(Ok(host))) = (origin.to_str(), headers.get(header::HOST).map(HeaderValue::to_str))
+    else {
+        return false;
+    };
+    let (site, usual_port) = match (origin.strip_prefix("https://"), origin.strip_prefix("http://")) {
+        (Some(site), _) => (site, ":443"),
+        (None, Some(site)) => (site, ":80"),
+        (None, None) => return false,
+    };
+    let named = |site: &str| site.strip_suffix(usual_port).unwrap_or(site).to_ascii_lowercase();
+    !site.is_empty() && named(site) == named(host)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,5 +162,38 @@ mod tests {
         }
         assert!(!origins.admit(&from(&["https://a.example", "https://b.example"])));
         assert!(!Origins::default().admit(&from(&["https://a.example"])));
+    }
+    #[test]
+    fn a_page_of_the_server_itself_may_connect() {
+        let admits = |origin: &'static str, host: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
+            headers.insert(header::HOST, HeaderValue::from_static(host));
+            Origins::default().admit(&headers)
+        };
+        for (origin, host) in [
+            ("http://127.0.0.1:8080", "127.0.0.1:8080"),
+            ("http://[::1]:8080", "[::1]:8080"),
+            ("https://chat.example", "Chat.Example"),
+            ("https://chat.example", "chat.example:443"),
+            ("http://chat.example:80", "chat.example"),
+        ] {
+            assert!(admits(origin, host), "{origin} at {host}");
+        }
+        for (origin, host) in [
+            ("http://127.0.0.1:3000", "127.0.0.1:8080"),
+            ("https://chat.example", "chat.example:80"),
+            ("https://chat.example", "chat.example.evil.example"),
+            ("https://evil.example", "chat.example"),
+            ("ws://chat.example", "chat.example"),
+            ("chat.example", "chat.example"),
+            ("null", "null"),
+            ("http://", ""),
+        ] {
+            assert!(!admits(origin, host), "{origin} at {host}");
+        }
+        let mut unhosted = HeaderMap::new();
+        unhosted.insert(header::ORIGIN, HeaderValue::from_static("http://a.example"));
+        assert!(!Origins::default().admit(&unhosted));
     }
 }

@@ -96,6 +96,11 @@ impl Limits {
         }))
     }
 
+    /// Whether anybody is limited at all.
+    pub fn are_on(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Counts one more; refuses with `RATE_LIMITED` and when to come back if that is too many.
     pub async fn take(&self, limit: Limit, who: &str) -> Result<(), Refusal> {
         let Some(counts) = &self.0 else { return Ok(()) };

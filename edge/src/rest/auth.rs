@@ -5,8 +5,8 @@
 //! owner from signing in for a while; devices that are signed in are not affected.
 
 use courant_connectors::model::commands::{
-    Answer, Code, Command, EndSessions, OpenSession, Refusal, Register, RotateSession, SessionAnswer,
-    VerifyPhone,
+    Answer, Code, Command, EndSessions, InUseFrom, OpenSession, Refusal, Register, RotateSession,
+    SessionAnswer, VerifyPhone,
 };
 use courant_connectors::model::tables::users;
 use courant_connectors::model::{DeviceId, SessionId, Timestamp, UserId};
@@ -112,6 +112,11 @@ async fn register(ask: Ask<ClientAddress, (), Registration>) -> Result<Created<R
         password_hash,
         code: code.clone(),
         code_expires_at: now().plus(CODE_LIFETIME),
+        in_use_from: if ask.api.auth.require_verification {
+            InUseFrom::Verification
+        } else {
+            InUseFrom::Registration
+        },
     };
     match command(&ask.api, Command::Register(register)).await? {
         Answer::User(user) => Ok(Created(Registered {

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::chats::membership;
 use super::fields::{LONGEST_CONTENT, check_client_message_id, check_content};
-use super::page::at_most;
-use super::query::{command, unavailable, unexpected};
+use super::page::{at_most, page};
+use super::query::{command_about, unexpected};
 use super::reply::{Found, Once};
 use super::route::{Ask, Route};
 use crate::auth::Caller;
@@ -166,7 +166,7 @@ async fn send(ask: Ask<Caller, ChatId, NewEvent>) -> Result<Once<EventView>, Ref
         content: content.into(),
         content_type: content_type.media_type().into(),
     };
-    match command(&ask.api, Command::SendMessage(message.clone())).await? {
+    match command_about(&ask.api, &message.chat_id, Command::SendMessage(message.clone())).await? {
         Answer::Sent(sent) => {
             let stored = Message {
                 chat_id: sent.chat_id,
@@ -188,6 +188,7 @@ async fn read(ask: Ask<Caller, ChatId, Wanted>) -> Result<Found<EventList>, Refu
     let limit = at_most(ask.input.limit, LARGEST_PAGE)?;
     membership(&ask.api, &ask.path, &ask.who).await?;
     let after = ask.input.cursor.unwrap_or(0);
-    let page = messages::after(&*ask.api.store, &ask.path, after, limit).await.map_err(unavailable)?;
+    let later = |limit| messages::after(&*ask.api.store, &ask.path, after, limit);
+    let page = page(limit, later, |message| message.sequence).await?;
     Ok(Found(EventList { events: page.items.into_iter().map(Into::into).collect(), next: page.next }))
 }

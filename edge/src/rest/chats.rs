@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::fields::{Id, Name};
 use super::input::bad_request;
-use super::page::Paging;
-use super::query::{command, unavailable, unexpected};
+use super::page::{Paging, page};
+use super::query::{command, no_such_chat, not_theirs, unavailable, unexpected};
 use super::reply::{Created, Found};
 use super::route::{Ask, Route};
 use crate::api::Api;
@@ -40,7 +40,7 @@ struct Create {
     chat_type: ChatType,
     /// Of a group, if it has one; a direct chat is called as the other.
     name: Option<Name>,
-    /// The others: one for a direct chat, up to 999 for a group.
+    /// The others: one for a direct chat, up to 999 for a group. Whoever makes the chat is in it, named or not.
     members: Vec<Id<UserId>>,
 }
 
@@ -80,8 +80,8 @@ struct ChatList {
 async fn create(ask: Ask<Caller, (), Create>) -> Result<Created<ChatAnswer>, Refusal> {
     let Create { chat_type, name, members } = ask.input;
     let created_by = ask.who.user_id;
-    let members: Vec<UserId> = members.into_iter().map(|id| id.0).collect();
-    check_members(chat_type, &members, &created_by)?;
+    let members: Vec<UserId> = members.into_iter().map(|id| id.0).filter(|id| *id != created_by).collect();
+    check_members(chat_type, &members)?;
     let name = name.map(|name| name.0);
     if chat_type == ChatType::Direct && name.is_some() {
         return Err(bad_request("a direct chat has no name"));
@@ -93,7 +93,7 @@ async fn create(ask: Ask<Caller, (), Create>) -> Result<Created<ChatAnswer>, Ref
     }
 }
 
-fn check_members(chat_type: ChatType, members: &[UserId], own: &UserId) -> Result<(), Refusal> {
+fn check_members(chat_type: ChatType, members: &[UserId]) -> Result<(), Refusal> {
     match chat_type {
         ChatType::Direct if members.len() != 1 => {
             return Err(bad_request("a direct chat is with exactly one other"));
@@ -108,16 +108,13 @@ fn check_members(chat_type: ChatType, members: &[UserId], own: &UserId) -> Resul
     if let Some([twice, ..]) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(bad_request(format!("members: {twice} is there twice")));
     }
-    if sorted.binary_search(&own).is_ok() {
-        return Err(bad_request("members: you are a member anyway; name the others"));
-    }
     Ok(())
 }
 
 async fn list(ask: Ask<Caller, (), Paging<Id<ChatId>>>) -> Result<Found<ChatList>, Refusal> {
     let (store, limit) = (&*ask.api.store, ask.input.limit(LARGEST_PAGE)?);
-    let page = chat_memberships::of_user(store, &ask.who.user_id, ask.input.cursor(), Some(limit)).await;
-    let page = page.map_err(unavailable)?;
+    let of_user = |limit| chat_memberships::of_user(store, &ask.who.user_id, ask.input.cursor(), Some(limit));
+    let page = page(limit, of_user, |membership| membership.chat_id.clone()).await?;
     let chats = views(store, &ask.who.user_id, page.items).await?;
     Ok(Found(ChatList { chats, next: page.next }))
 }
@@ -136,20 +133,12 @@ async fn rename(ask: Ask<Caller, ChatId, Rename>) -> Result<Found<ChatAnswer>, R
     }
 }
 
-fn no_such_chat() -> Refusal {
-    Refusal::new(Code::NotFound, "there is no such chat")
-}
-
 /// The caller's membership of a chat, which everything about the chat needs.
 pub(super) async fn membership(api: &Api, chat: &ChatId, caller: &Caller) -> Result<Membership, Refusal> {
     let found = chat_memberships::check(&*api.store, chat, &caller.user_id).await.map_err(unavailable)?;
-    if let Some(membership) = found {
-        return Ok(membership);
-    }
-    // That a chat exists is no secret: who learned its id was told by a member.
-    match chats::get(&*api.store, chat).await.map_err(unavailable)? {
-        Some(_) => Err(Refusal::new(Code::NotAMember, "you are not a member of this chat")),
-        None => Err(no_such_chat()),
+    match found {
+        Some(membership) => Ok(membership),
+        None => Err(not_theirs(&*api.store, chat).await),
     }
 }
 

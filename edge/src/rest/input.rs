@@ -27,6 +27,10 @@ const DEEPEST_JSON: usize = 32;
 const LONGEST_QUERY: usize = 2048;
 /// A client that takes longer to send its body is cut off: it holds one of the places for requests.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Of a body that is refused for its length, what is still read and thrown away. A client that is writing when its
+/// connection ends may lose the answer with it, so it gets to finish unless that takes too much.
+const MOST_DISCARDED: usize = 4 << 20;
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 /// Of what is wrong with a request, which may quote it.
 const LONGEST_REASON: usize = 300;
 
@@ -117,17 +121,37 @@ pub(super) async fn read_body<T: DeserializeOwned>(headers: &HeaderMap, body: Bo
 async fn collect(headers: &HeaderMap, mut body: Body) -> Result<Bytes, Refusal> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if announced.is_some_and(|length: u64| length > LONGEST_BODY as u64) {
+        // Who asks before sending is only told to go on when the body is read.
+        if !headers.contains_key(header::EXPECT) {
+            discard(body).await;
+        }
         return Err(too_large());
     }
     let mut whole = BytesMut::new();
     while let Some(part) = body.next().await {
         let part = part.map_err(|_| bad_request("the body broke off"))?;
         if whole.len() + part.len() > LONGEST_BODY {
+            drop(whole);
+            discard(body).await;
             return Err(too_large());
         }
         whole.extend_from_slice(&part);
     }
     Ok(whole.freeze())
+}
+
+/// Reads on for a while.
+async fn discard(mut body: Body) {
+    let to_the_end = async {
+        let mut discarded = 0;
+        while discarded < MOST_DISCARDED
+            && let Some(Ok(part)) = body.next().await
+        {
+            discarded += part.len();
+        }
+    };
+    // Whoever takes longer may lose the answer.
+    let _ = timeout(DISCARD_TIMEOUT, to_the_end).await;
 }
 
 /// `application/json`, with or without parameters.

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::chats::membership;
 use super::fields::Id;
 use super::input::bad_request;
-use super::page::Paging;
-use super::query::{command, unavailable, unexpected};
+use super::page::{Paging, page};
+use super::query::{command, unexpected};
 use super::reply::{Found, Left};
 use super::route::{Ask, Route};
 use crate::auth::Caller;
@@ -56,8 +56,8 @@ struct MemberList {
 async fn list(ask: Ask<Caller, ChatId, Paging<Id<UserId>>>) -> Result<Found<MemberList>, Refusal> {
     let limit = ask.input.limit(LARGEST_PAGE)?;
     membership(&ask.api, &ask.path, &ask.who).await?;
-    let page = chat_memberships::list(&*ask.api.store, &ask.path, ask.input.cursor(), Some(limit)).await;
-    let page = page.map_err(unavailable)?;
+    let of_chat = |limit| chat_memberships::list(&*ask.api.store, &ask.path, ask.input.cursor(), Some(limit));
+    let page = page(limit, of_chat, |membership| membership.user_id.clone()).await?;
     let members = page.items.into_iter().map(Member::from).collect();
     Ok(Found(MemberList { members, next: page.next }))
 }

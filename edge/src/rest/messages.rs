@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use courant_connectors::model::commands::{Ack, Answer, Code, Command, Refusal, SendMessage, Sent};
+use courant_connectors::model::commands::{Ack, Answer, Beyond, Code, Command, Refusal, SendMessage, Sent};
 use courant_connectors::model::tables::messages::{self, Message};
 use courant_connectors::model::{ChatId, ClientMessageId, MessageId, Timestamp, UserId};
 use courant_connectors::store::ReadStore;
@@ -13,7 +13,7 @@ use super::chats::membership;
 use super::fields::{LONGEST_CONTENT, check_client_message_id, check_content, check_content_type};
 use super::input::bad_request;
 use super::page::at_most;
-use super::query::{command, unavailable, unexpected};
+use super::query::{command_about, unavailable, unexpected};
 use super::reply::{Done, Found};
 use super::route::{Ask, Route};
 use crate::auth::Caller;
@@ -56,7 +56,7 @@ struct Arrived {
     sequence: u64,
 }
 
-/// Exactly one of `after`, `before` and `latest`.
+/// One of `after`, `before` and `latest`; the messages from the first if there is none.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Range {
@@ -66,7 +66,7 @@ struct Range {
     before: Option<u64>,
     /// As many of the latest messages.
     latest: Option<NonZeroU32>,
-    /// How many, with `after` and `before`.
+    /// How many, but with `latest`, which says so itself.
     limit: Option<NonZeroU32>,
 }
 
@@ -111,13 +111,13 @@ async fn send(ask: Ask<Caller, ChatId, Send>) -> Result<Sent, Refusal> {
     check_content_type(&content_type)?;
     let (chat_id, sender_id) = (ask.path, ask.who.user_id);
     let message = SendMessage {
-        chat_id,
+        chat_id: chat_id.clone(),
         sender_id,
         client_message_id,
         content: content.into(),
         content_type: content_type.into(),
     };
-    match command(&ask.api, Command::SendMessage(message)).await? {
+    match command_about(&ask.api, &chat_id, Command::SendMessage(message)).await? {
         Answer::Sent(sent) => Ok(sent),
         other => Err(unexpected(&other)),
     }
@@ -127,8 +127,9 @@ async fn ack(ask: Ask<Caller, ChatId, Arrived>) -> Result<Done, Refusal> {
     if ask.input.sequence == 0 {
         return Err(bad_request("body: sequences begin with 1"));
     }
-    let ack = Ack { chat_id: ask.path, user_id: ask.who.user_id, sequence: ask.input.sequence };
-    command(&ask.api, Command::Ack(ack)).await.map(|_| Done)
+    let (chat_id, user_id, sequence) = (ask.path.clone(), ask.who.user_id, ask.input.sequence);
+    let ack = Ack { chat_id, user_id, sequence, beyond: Beyond::Refused };
+    command_about(&ask.api, &ask.path, Command::Ack(ack)).await.map(|_| Done)
 }
 
 async fn read(ask: Ask<Caller, ChatId, Range>) -> Result<Found<MessageList>, Refusal> {
@@ -153,11 +154,12 @@ enum Start {
 impl Window {
     fn new(range: &Range) -> Result<Self, Refusal> {
         let (from, limit) = match (range.after, range.before, range.latest) {
+            (None, None, None) => (Start::After(0), range.limit),
             (Some(after), None, None) => (Start::After(after), range.limit),
             (None, Some(before), None) => (Start::Before(before), range.limit),
             (None, None, Some(latest)) if range.limit.is_none() => (Start::Latest, Some(latest)),
             (None, None, Some(_)) => return Err(bad_request("query: latest says how many; leave limit out")),
-            _ => return Err(bad_request("query: exactly one of after, before and latest is needed")),
+            _ => return Err(bad_request("query: only one of after, before and latest can be asked for")),
         };
         Ok(Self { from, limit: at_most(limit, LARGEST_PAGE)? })
     }

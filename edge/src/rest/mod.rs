@@ -41,6 +41,8 @@ use warp::Filter as _;
 
 use crate::api::Api;
 use crate::http::Routes;
+pub(crate) use fields::check_content_type;
+pub(crate) use query::not_theirs;
 use route::Route;
 use router::Router;
 

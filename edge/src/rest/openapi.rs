@@ -1,4 +1,5 @@
-//! The description of the protocol in OpenAPI 3.1, made of the [`table`](super::table) that the router is made of.
+//! The description of the protocol in OpenAPI 3.1, made of the [`table`](super::table) that the router is made of, and of
+//! what operators can ask. That of sockets, in AsyncAPI, is served beside it.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -13,18 +14,27 @@ use warp::http::{Method, StatusCode};
 use super::reply::Document;
 use super::route::{Ask, Route};
 use super::{PREFIX, table};
-use crate::http::{ClientAddress, ErrorBody, status};
+use crate::http::{ClientAddress, ErrorBody, describe_operations, status};
+use crate::ws;
 
 /// What every route may refuse with.
 const COMMON: [Code; 4] = [Code::BadRequest, Code::RateLimited, Code::Unavailable, Code::Timeout];
 
 pub(super) fn routes() -> Vec<Route> {
-    vec![Route::get("/openapi.json", "This description", openapi)]
+    vec![
+        Route::get("/openapi.json", "This description", openapi),
+        Route::get("/asyncapi.json", "The protocol of sockets, in AsyncAPI 3", asyncapi),
+    ]
 }
 
 async fn openapi(_: Ask<ClientAddress>) -> Result<Document, Refusal> {
     static WRITTEN: OnceLock<Bytes> = OnceLock::new();
     Ok(Document(WRITTEN.get_or_init(|| describe(&table()).to_string().into()).clone()))
+}
+
+async fn asyncapi(_: Ask<ClientAddress>) -> Result<Document, Refusal> {
+    static WRITTEN: OnceLock<Bytes> = OnceLock::new();
+    Ok(Document(WRITTEN.get_or_init(|| ws::asyncapi().to_string().into()).clone()))
 }
 
 /// The schemas of what comes in and of what goes out: a field that may be left out on the way in is always there on the
@@ -48,6 +58,9 @@ pub(super) fn describe(routes: &[Route]) -> Value {
         let operation = schemas.operation(route);
         let path = paths.entry(format!("{PREFIX}{}", route.path)).or_default();
         path.insert(route.method.as_str().to_ascii_lowercase(), operation);
+    }
+    for (path, operation) in describe_operations(&mut schemas.outgoing) {
+        paths.entry(path.to_owned()).or_default().insert("get".to_owned(), operation);
     }
     let mut components = schemas.incoming.take_definitions(true);
     components.extend(schemas.outgoing.take_definitions(true));

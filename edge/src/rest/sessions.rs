@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::fields::Id;
-use super::page::Paging;
+use super::page::{Paging, page};
 use super::query::{command, unavailable};
 use super::reply::{Done, Found};
 use super::route::{Ask, Route};
@@ -60,8 +60,9 @@ struct SessionList {
 
 async fn list(ask: Ask<Caller, (), Paging<Id<SessionId>>>) -> Result<Found<SessionList>, Refusal> {
     let limit = ask.input.limit(LARGEST_PAGE)?;
-    let page = sessions::of_user(&*ask.api.store, &ask.who.user_id, ask.input.cursor(), Some(limit)).await;
-    let page = page.map_err(unavailable)?;
+    let of_user =
+        |limit| sessions::of_user(&*ask.api.store, &ask.who.user_id, ask.input.cursor(), Some(limit));
+    let page = page(limit, of_user, |session| session.session_id.clone()).await?;
     let sessions = page.items.into_iter().map(|session| SessionView::new(session, &ask.who)).collect();
     Ok(Found(SessionList { sessions, next: page.next }))
 }

@@ -113,9 +113,9 @@ fn description() -> String {
     format!(
         "Text frames of one JSON object each, `type` first. Sign in with `Authorization: Bearer <access token>`, or with \
          the subprotocols `courant.v1, bearer.<access token>`; tokens never go in URLs. A frame that is JSON but wrong is \
-         answered with an `error` of code BAD_FRAME; after eight of them, and at anything that is not a text frame of \
-         JSON, the socket closes. Frames of a type that a client does not know are for newer ones: it passes over them. A \
-         socket outlives its access token and ends with its session. \
+         answered with an `error` of code BAD_FRAME; after eight of them one after another, and at anything that is not a \
+         text frame of JSON, the socket closes. Frames of a type that a client does not know are for newer ones: it passes \
+         over them. A socket outlives its access token and ends with its session. \
          Close codes: {}.",
         codes.join("; ")
     )

@@ -15,9 +15,9 @@ pub struct SocketConfig {
     /// Sockets of this process; further ones are refused with `UNAVAILABLE`. Keep it below `edge.max_connections`, which
     /// counts them too, so that requests and health checks are still answered when all sockets are taken.
     pub max_sockets: NonZeroU32,
-    /// Sockets of one device on this process; one more closes the oldest of them (4409).
+    /// Sockets of one device on this process; one more closes the oldest of them (4409). Not while `edge.limits` is off.
     pub max_per_device: NonZeroU32,
-    /// Sockets of one user on this process; one more closes the oldest of them (4409).
+    /// Sockets of one user on this process, likewise.
     pub max_per_user: NonZeroU32,
     /// The largest frame a client may send; a larger one closes its socket (4413). The default has room for any
     /// allowed content, however it is escaped.

@@ -53,7 +53,7 @@ impl<'a> Acked<'a> {
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "type", rename = "error")]
 pub(super) struct Error<'a> {
-    /// Of the `send_message` that is refused; null if it was another frame.
+    /// Of the frame that is refused, as it was given; null if that has none.
     pub(super) client_message_id: Option<&'a str>,
     /// Of the `sync_request` that is refused.
     #[serde(skip_serializing_if = "Option::is_none")]

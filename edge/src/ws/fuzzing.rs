@@ -34,8 +34,8 @@ pub fn request(text: &[u8]) {
     let any_order = serde_json::from_slice::<ClientFrame<'_>>(text).map(ClientFrame::check);
     match (parse(text), any_order) {
         // Which of several mistakes is told depends on the way.
-        (Ok(Request::Refuse { .. }) | Err(_), Err(_)) => {}
-        (parsed, Ok(Ok(request) | Err(request))) => assert_eq!(parsed, Ok(request)),
+        (Request::Refuse { .. } | Request::NotJson, Err(_)) => {}
+        (parsed, Ok(Ok(request) | Err(request))) => assert_eq!(parsed, request),
         (parsed, Err(error)) => panic!("{parsed:?} and {error}"),
     }
 }

@@ -5,6 +5,7 @@
 //! silent and stalled ones, [`registrations`] keeps them known to live state. So a connection needs no timer and no
 //! queue of its own.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -159,11 +160,14 @@ impl Shared {
         Ok(Registered { shared: Arc::clone(self), peer, _slot: slot })
     }
 
+    /// How many sockets somebody has is limited like what they ask for, and as long; how many there are always is.
     fn room(&self) -> Room {
+        let of_somebody =
+            |most: NonZeroU32| if self.limits.are_on() { most.get() as usize } else { usize::MAX };
         Room {
             sockets: self.config.max_sockets.get() as usize,
-            per_device: self.config.max_per_device.get() as usize,
-            per_user: self.config.max_per_user.get() as usize,
+            per_device: of_somebody(self.config.max_per_device),
+            per_user: of_somebody(self.config.max_per_user),
         }
     }
 

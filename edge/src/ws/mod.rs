@@ -45,18 +45,16 @@ pub use asyncapi::asyncapi;
 pub use config::SocketConfig;
 pub use gateway::Gateway;
 
-use std::sync::Arc;
-
 use hyper::upgrade::OnUpgrade;
-use warp::{Filter as _, Reply as _};
+use warp::Filter as _;
 
 use crate::Api;
 use crate::http::{ClientAddress, ConnectionSlot, Routes};
 use upgrade::Asked;
 
-/// `GET /ws` and `GET /api/v1/asyncapi.json`. To be tried before REST, which takes everything below `/api`.
+/// `GET /ws`.
 pub fn routes(api: Api, gateway: Gateway) -> Routes {
-    let socket = warp::path!("ws")
+    warp::path!("ws")
         .and(warp::get())
         .and(warp::any().map(move || (api.clone(), gateway.clone())))
         .and(warp::header::headers_cloned())
@@ -65,10 +63,6 @@ pub fn routes(api: Api, gateway: Gateway) -> Routes {
         .and(warp::ext::optional::<OnUpgrade>())
         .then(|(api, gateway), headers, from, slot, upgrade| {
             upgrade::answer(api, gateway, Asked { headers, from, slot, upgrade })
-        });
-    let published: Arc<str> = asyncapi().to_string().into();
-    let document = warp::path!("api" / "v1" / "asyncapi.json").and(warp::get()).map(move || {
-        warp::reply::with_header(published.to_string(), "content-type", "application/json").into_response()
-    });
-    socket.or(document).unify().boxed()
+        })
+        .boxed()
 }

@@ -10,15 +10,17 @@ use courant_connectors::model::{ChatId, ClientMessageId};
 use courant_connectors::store::{ReadStore, StoreError};
 use tokio::time::{Instant, timeout_at};
 
-use super::answers::Unanswered;
+use super::answers::{self, Unanswered};
 use super::close::Close;
 use super::frames::{self, About, Error, SyncBatch};
 use super::request::{Request, Send};
 use super::socket::{Ended, Socket};
 use crate::commands::took_too_long;
 use crate::limits::Limit;
+use crate::rest::not_theirs;
 
-/// Wrong frames that a socket survives: enough to see a typo, few enough to be noticed.
+/// Wrong frames, one after another, that a socket survives: enough to see a typo, few enough to be noticed. A client that
+/// also says what is right has one now and then.
 const MAX_BAD_FRAMES: u8 = 8;
 /// Messages beyond the limit, one after another, that a socket survives. A client that waits when it is told to
 /// has one now and then.
@@ -30,6 +32,9 @@ const BATCH_BYTES: usize = 64 << 10;
 
 impl Socket {
     pub(super) async fn obey_one(&mut self, request: Request) -> Result<(), Ended> {
+        if request.is_frame() {
+            self.strikes.bad_frames = 0;
+        }
         match request {
             Request::Send(send) => self.send(send).await,
             Request::Ack { chat_id, sequence } => self.ack(chat_id, sequence).await,
@@ -40,6 +45,11 @@ impl Socket {
             }
             Request::Refuse { client_message_id, refusal } => {
                 self.refuse_frame(client_message_id.as_ref(), &refusal);
+                Ok(())
+            }
+            Request::NotJson => {
+                self.refuse(About::Frame, &Refusal::new(Code::BadFrame, "a frame is JSON, and this is none"));
+                self.peer().outbox.close_own(Close::BadFrame);
                 Ok(())
             }
             Request::Pong(frame) => {
@@ -86,7 +96,7 @@ impl Socket {
 
     /// Hands a message in; its answer is said when it comes, while the socket goes on.
     async fn send(&mut self, send: Send) -> Result<(), Ended> {
-        let id = send.client_message_id.clone();
+        let (id, chat_id) = (send.client_message_id.clone(), send.chat_id.clone());
         if !self.may(Limit::Messages, About::Message(id.as_str())).await? {
             return Ok(());
         }
@@ -104,7 +114,7 @@ impl Socket {
         let submitted = self.while_writing(timeout_at(until, submit)).await?;
         match submitted.unwrap_or_else(|_| Err(took_too_long())) {
             Ok(reply) => {
-                let unanswered = Unanswered::new(reply, peer, id, until);
+                let unanswered = Unanswered::new(reply, peer, answers::Message { id, chat_id, until });
                 // The gateway outlives its sockets, so somebody takes it.
                 let _ = self.while_writing(shared.unanswered.send(unanswered)).await?;
             }
@@ -129,7 +139,8 @@ impl Socket {
         match self.while_writing(chat_memberships::check(&*store, chat_id, &user)).await? {
             Ok(Some(_)) => self.say_messages(&*store, chat_id, after, limit as usize).await?,
             Ok(None) => {
-                self.refuse(about, &Refusal::new(Code::NotAMember, "you are not a member of this chat"));
+                let refusal = self.while_writing(not_theirs(&*store, chat_id)).await?;
+                self.refuse(about, &refusal);
             }
             Err(error) => self.failed(about, &error),
         }

@@ -2,7 +2,7 @@
 //!
 //! A frame is parsed where it lies, into types that deny unknown fields. It begins with its `type`, as the protocol
 //! says; one that does not is understood too, at the price of a copy. A frame that is JSON but not right is refused
-//! with `BAD_FRAME`, and its socket lives on; what is not JSON at all ends the socket.
+//! with `BAD_FRAME`, and its socket lives on; what is not JSON at all is told so and ends the socket.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,8 +15,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
 
 use super::codec::{self, Heard, Violation};
+use crate::rest::check_content_type;
 
 const MAX_CONTENT: usize = 4096;
 /// Of ids, and of what else is a word and not content.
@@ -149,11 +151,13 @@ pub(super) enum Request {
         limit: u32,
     },
     Heartbeat,
-    /// The frame was understood, as far as it says whose message it is, and is not to be obeyed.
+    /// The frame was understood, as far as it says which message it is, and is not to be obeyed.
     Refuse {
         client_message_id: Option<ClientMessageId>,
         refusal: Refusal,
     },
+    /// Text that is no JSON. Nothing after this is heard.
+    NotJson,
     /// A ping, to be answered with this frame.
     Pong(Bytes),
     /// The client closes.
@@ -174,27 +178,45 @@ impl Request {
     /// `None` if there is nothing to do about it.
     pub(super) fn of(heard: Heard<'_>) -> Option<Self> {
         match heard {
-            Heard::Text(text) => Some(parse(text).unwrap_or_else(Self::Violation)),
+            Heard::Text(text) => Some(parse(text)),
             Heard::Ping(payload) => Some(Self::Pong(codec::pong(payload))),
             Heard::Pong => None,
             Heard::Close(code) => Some(Self::Close(code)),
         }
     }
+
+    /// Whether it is a frame of the protocol that is right.
+    pub(super) fn is_frame(&self) -> bool {
+        matches!(self, Self::Send(_) | Self::Ack { .. } | Self::Sync { .. } | Self::Heartbeat)
+    }
+
+    /// Whether nothing after it is heard.
+    pub(super) fn is_last(&self) -> bool {
+        matches!(self, Self::NotJson | Self::Violation(_) | Self::Close(_))
+    }
 }
 
 /// Reads the payload of a text frame.
-pub(super) fn parse(text: &[u8]) -> Result<Request, Violation> {
+pub(super) fn parse(text: &[u8]) -> Request {
     let parsed = serde_json::from_slice(text).and_then(|TypeFirst(frame)| match frame {
         Some(frame) => Ok(frame),
         None => serde_json::from_slice(text),
     });
     match parsed {
-        Ok(frame) => Ok(frame.check().unwrap_or_else(|refused| refused)),
+        Ok(frame) => frame.check().unwrap_or_else(|refused| refused),
         // A wrong field is found before the end of the text is seen, so whether it is JSON is another question.
         Err(error) if error.is_data() && serde_json::from_slice::<IgnoredAny>(text).is_ok() => {
-            Ok(refuse(None, Code::BadFrame, error.to_string()))
+            refuse(named(text).as_deref(), Code::BadFrame, error.to_string())
         }
-        Err(_) => Err(Violation::Protocol),
+        Err(_) => Request::NotJson,
+    }
+}
+
+/// The message of a frame that cannot be read as what it says it is, so that its sender learns which one is refused.
+fn named(text: &[u8]) -> Option<String> {
+    match serde_json::from_slice::<Map<String, Value>>(text).ok()?.remove("client_message_id")? {
+        Value::String(id) => Some(id),
+        _ => None,
     }
 }
 
@@ -245,13 +267,13 @@ impl SendMessage<'_> {
     fn check(self) -> Result<Request, Request> {
         if !is_word(&self.client_message_id) {
             let message = "client_message_id is not 1 to 128 printable ASCII characters";
-            return Err(refuse(None, Code::BadFrame, message));
+            return Err(refuse(Some(&self.client_message_id), Code::BadFrame, message));
         }
         let id = Some(&*self.client_message_id);
         let chat_id = chat_id(&self.chat_id, id)?;
         let content_type = self.content_type.as_deref().unwrap_or("text/plain");
-        if !is_word(content_type) {
-            return Err(refuse(id, Code::BadFrame, "content_type is not a media type such as text/plain"));
+        if let Err(refusal) = check_content_type(content_type) {
+            return Err(refuse(id, Code::BadFrame, refusal.message));
         }
         match self.content.len() {
             0 => Err(refuse(id, Code::BadFrame, "content is empty")),
@@ -270,127 +292,5 @@ impl SendMessage<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn parsed(text: &str) -> Request {
-        parse(text.as_bytes()).unwrap()
-    }
-
-    fn refused(text: &str) -> (Option<String>, Code, String) {
-        match parsed(text) {
-            Request::Refuse { client_message_id, refusal } => {
-                (client_message_id.map(|id| id.to_string()), refusal.code, refusal.message)
-            }
-            other => panic!("not refused: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_frame_is_understood_wherever_its_type_is() {
-        let expected = Request::Send(Send {
-            client_message_id: "c-1".into(),
-            chat_id: "chat_1".into(),
-            content: "a \"b\"\u{e9}".into(),
-            content_type: "text/plain".into(),
-        });
-        let fields = r#""client_message_id":"c-1","chat_id":"chat_1","content":"a \"b\"\u00e9""#;
-        assert_eq!(parsed(&format!(r#"{{"type":"send_message",{fields}}}"#)), expected);
-        assert_eq!(parsed(&format!(r#"{{{fields},"type":"send_message"}}"#)), expected);
-        assert_eq!(parsed(r#"{"type":"heartbeat"}"#), Request::Heartbeat);
-        let ack = Request::Ack { chat_id: "chat_1".into(), sequence: 7 };
-        assert_eq!(parsed(r#"{"type":"ack","chat_id":"chat_1","sequence":7}"#), ack);
-        let sync = |limit| Request::Sync { chat_id: "chat_1".into(), after: 0, limit };
-        let base = r#"{"type":"sync_request","chat_id":"chat_1","last_acked_sequence":0"#;
-        assert_eq!(parsed(&format!("{base}}}")), sync(100));
-        assert_eq!(parsed(&format!("{base},\"limit\":5000}}")), sync(1000), "has_more tells of the rest");
-    }
-
-    #[test]
-    fn typos_are_seen_and_the_socket_lives_on() {
-        let cases = [
-            (r#"{"type":"heartbeat","n":1}"#, "unknown field `n`"),
-            (r#"{"n":1,"type":"heartbeat"}"#, "unknown field `n`"),
-            (r#"{"type":"heratbeat"}"#, "unknown variant `heratbeat`"),
-            (r#"{"type":{"heartbeat":null}}"#, "invalid type: map"),
-            (r#"{"type":"ack","chat_id":"chat_1"}"#, "missing field `sequence`"),
-            (r#"{"type":"ack","chat_id":"chat_1","sequence":-1}"#, "invalid value"),
-            (r#"{"type":"ack","chat_id":"chat_1","sequence":0}"#, "begin at 1"),
-            (r#"{"type":"ack","chat_id":"","sequence":1}"#, "chat_id"),
-            (r#"{"type":"ack","type":"ack","chat_id":"chat_1","sequence":1}"#, "type"),
-            (r"{}", "missing field `type`"),
-            (r"[1]", "an object with a 'type'"),
-            (r#""heartbeat""#, "an object with a 'type'"),
-        ];
-        for (text, expected) in cases {
-            let (_, code, message) = refused(text);
-            assert!(code == Code::BadFrame && message.contains(expected), "{text}: {message}");
-        }
-    }
-
-    #[test]
-    fn a_refused_message_is_named_where_it_has_a_name() {
-        let send = |id: &str, content: &str| {
-            format!(
-                r#"{{"type":"send_message","client_message_id":"{id}","chat_id":"chat_1","content":"{content}"}}"#
-            )
-        };
-        assert!(matches!(parsed(&send("c", &"x".repeat(4096))), Request::Send(_)));
-        let escaped = parsed(&send("c", &"\\u0001".repeat(4096)));
-        assert!(
-            matches!(escaped, Request::Send(send) if send.content.len() == 4096),
-            "bytes of content count"
-        );
-        let (id, code, _) = refused(&send("c", &"\u{e9}".repeat(2049)));
-        assert_eq!((id.as_deref(), code), (Some("c"), Code::TooLarge), "bytes count, not characters");
-        assert_eq!(refused(&send("c", "")).0.as_deref(), Some("c"));
-        assert_eq!(refused(&send("", "x")).0, None);
-        assert_eq!(refused(&send(&"i".repeat(129), "x")).1, Code::BadFrame);
-        assert_eq!(refused(&send("\u{e9}", "x")).1, Code::BadFrame);
-    }
-
-    #[test]
-    fn what_is_not_json_ends_the_socket() {
-        for text in [
-            &b"nope"[..],
-            b"",
-            b"{\"type\":\"heartbeat\"",
-            b"{\"type\":\"x\"} {",
-            b"\xff",
-            b"{\"type\":\"\xff\"}",
-        ] {
-            assert_eq!(parse(text), Err(Violation::Protocol), "{}", String::from_utf8_lossy(text));
-        }
-        let deep = "[".repeat(100_000);
-        assert_eq!(parse(deep.as_bytes()), Err(Violation::Protocol), "without an end to the stack");
-    }
-
-    proptest! {
-        #[test]
-        fn random_text_never_panics(text in "[\\[\\]{}:,\"a-z0-9_ ]{0,60}") {
-            let _ = parse(text.as_bytes());
-        }
-
-        /// The fast way and the one for any order say the same.
-        #[test]
-        fn both_ways_agree(
-            kind in "send_message|ack|sync_request|heartbeat|other",
-            fields in proptest::collection::vec(
-                ("client_message_id|chat_id|content|content_type|sequence|last_acked_sequence|limit|x", "\"[a-z]{0,3}\"|[0-9]{1,2}|null"),
-                0..5,
-            ),
-        ) {
-            let fields: String = fields.iter().map(|(name, value)| format!(r#""{name}":{value},"#)).collect();
-            let first = format!(r#"{{"type":"{kind}",{fields}"#);
-            let first = format!("{}}}", first.trim_end_matches(','));
-            let last = format!(r#"{{{fields}"type":"{kind}"}}"#);
-            match (parse(first.as_bytes()), parse(last.as_bytes())) {
-                // Which of several mistakes is told depends on the order.
-                (Ok(Request::Refuse { .. }), Ok(Request::Refuse { .. })) => {}
-                (first, last) => prop_assert_eq!(first, last),
-            }
-        }
-    }
-}
+#[path = "request_tests.rs"]
+mod tests;

@@ -81,7 +81,7 @@ impl Pace {
 /// What a client did wrong so far.
 #[derive(Debug, Default)]
 pub(super) struct Strikes {
-    /// Frames that were JSON and nothing else.
+    /// Frames that were JSON and nothing else, one after another.
     pub(super) bad_frames: u8,
     /// Messages beyond the limit, one after another.
     pub(super) excess: u8,
@@ -264,7 +264,7 @@ impl Socket {
         let (mut requests, mut has_spoken) = (Vec::new(), false);
         let mut hear = |heard: codec::Heard<'_>| {
             has_spoken = true;
-            if !matches!(requests.last(), Some(Request::Violation(_) | Request::Close(_))) {
+            if !requests.last().is_some_and(Request::is_last) {
                 requests.extend(Request::of(heard));
             }
         };

@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use courant_connectors::model::commands::{Ack, Command, WEBSOCKET};
+use courant_connectors::model::commands::{Ack, Beyond, Command, WEBSOCKET};
 use courant_connectors::model::{ChatId, UserId};
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
@@ -77,6 +77,8 @@ impl Watermarks {
                 chat_id,
                 user_id: user_id.clone(),
                 sequence,
+                // It may have swallowed right ones.
+                beyond: Beyond::AllThereIs,
             })
         });
         acks.collect()

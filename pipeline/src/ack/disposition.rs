@@ -52,7 +52,9 @@ impl Disposition {
 }
 
 /// Records by disposition.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 pub struct Tally {
     pub delivered: u64,
     pub dropped: u64,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use courant_connectors::capability::RestrictedStore;
-use courant_connectors::model::commands::{Ack, Answer, Code, Command, Refusal};
+use courant_connectors::model::commands::{Ack, Answer, Beyond, Code, Command, Refusal};
 use courant_connectors::model::tables::chat_counters::ChatCounter;
 use courant_connectors::model::tables::{chat_counters, chat_memberships, delivery_state};
 use courant_connectors::model::{ChatId, Timestamp, UserId};
@@ -83,12 +83,18 @@ impl Stage for DeliveryAck {
     }
 }
 
+/// One ack of the batch.
+struct Acked {
+    slot: usize,
+    sequence: u64,
+    beyond: Beyond,
+}
+
 /// The acks of one user in one chat.
 struct Mark {
     user: UserId,
     chat: ChatId,
-    /// Slot and sequence.
-    acks: Vec<(usize, u64)>,
+    acks: Vec<Acked>,
     is_member: bool,
     /// The chat's last sequence, if its counter is there and whole.
     last: Option<u64>,
@@ -115,7 +121,7 @@ fn gather(batch: &mut Batch) -> Vec<Mark> {
                     marks.push(Mark { user, chat, acks: Vec::new(), is_member: false, last: None });
                     marks.len() - 1
                 });
-                marks[mark].acks.push((at, ack.sequence));
+                marks[mark].acks.push(Acked { slot: at, sequence: ack.sequence, beyond: ack.beyond });
             }
         }
     }
@@ -167,12 +173,17 @@ impl Mark {
     /// Leaves the acks that may move the watermark.
     fn refuse_what_is_wrong(&mut self, slots: &mut [Slot]) {
         let (is_member, last, chat) = (self.is_member, self.last, &self.chat);
-        self.acks.retain(|(slot, sequence)| {
+        self.acks.retain_mut(|ack| {
             let refusal = match last {
                 _ if !is_member => Refusal::new(Code::NotAMember, format!("not a member of chat '{chat}'")),
-                Some(last) if *sequence <= last => return true,
+                Some(last) if ack.sequence <= last => return true,
+                Some(last) if last > 0 && ack.beyond == Beyond::AllThereIs => {
+                    ack.sequence = last;
+                    return true;
+                }
                 Some(last) => {
-                    let message = format!("chat '{chat}' has come to sequence {last}, and not to {sequence}");
+                    let message =
+                        format!("chat '{chat}' has come to sequence {last}, and not to {}", ack.sequence);
                     Refusal::new(Code::BadRequest, message)
                 }
                 None => Refusal::new(
@@ -180,18 +191,18 @@ impl Mark {
                     format!("how far chat '{chat}' has come is unknown until its counter is recovered"),
                 ),
             };
-            refuse(&mut slots[*slot], refusal);
+            refuse(&mut slots[ack.slot], refusal);
             false
         });
     }
 
     fn highest(&self) -> u64 {
-        self.acks.iter().map(|(_, sequence)| *sequence).max().unwrap_or(0)
+        self.acks.iter().map(|ack| ack.sequence).max().unwrap_or(0)
     }
 
     fn settle(self, failed: Option<StageError>, slots: &mut [Slot]) {
         let failed = failed.map(Arc::new);
-        for (slot, _) in self.acks {
+        for Acked { slot, .. } in self.acks {
             match &failed {
                 None => commands::answer(slots[slot].record_mut(), Answer::Done),
                 Some(error) => slots[slot].fail(Arc::clone(error)),

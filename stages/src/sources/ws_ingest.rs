@@ -26,7 +26,7 @@ impl StageConfig for Config {
 
 #[cfg(test)]
 mod tests {
-    use courant_connectors::model::commands::{Ack, Answer, Command};
+    use courant_connectors::model::commands::{Ack, Answer, Beyond, Command};
     use courant_pipeline::intake::Intake;
     use courant_pipeline::stage::{Positions, Read};
     use courant_pipeline::{Disposition, Json, Reply, Services};
@@ -42,7 +42,12 @@ mod tests {
         let services = Services::default().with(Arc::new(intake.clone()));
         let mut source = source(&SPEC, json!({"commands": ["ack"]}), &services);
         source.open(&Positions::new()).await.unwrap();
-        let ack = Command::Ack(Ack { chat_id: "chat_1".into(), user_id: "user_1".into(), sequence: 7 });
+        let ack = Command::Ack(Ack {
+            chat_id: "chat_1".into(),
+            user_id: "user_1".into(),
+            sequence: 7,
+            beyond: Beyond::Refused,
+        });
         let _answer = intake.send(WEBSOCKET, ack.name(), commands::record(ack.clone())).await.unwrap();
         let Read::Batch(batch) = source.read(10).await.unwrap() else { panic!("no batch") };
         let record = batch.records().records().next().unwrap();
@@ -64,6 +69,7 @@ mod tests {
             chat_id: "chat_1".into(),
             user_id: "user_1".into(),
             sequence: 7,
+            beyond: Beyond::Refused,
         }));
         commands::answer(&mut record, Answer::Done);
         let reply =

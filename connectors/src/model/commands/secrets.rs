@@ -11,6 +11,7 @@ impl Debug for Register {
             .field("phone_number", &self.phone_number)
             .field("display_name", &self.display_name)
             .field("code_expires_at", &self.code_expires_at)
+            .field("in_use_from", &self.in_use_from)
             .finish_non_exhaustive()
     }
 }
@@ -46,7 +47,7 @@ impl Debug for RotateSession {
 mod tests {
     use super::*;
     use crate::model::Timestamp;
-    use crate::model::commands::Command;
+    use crate::model::commands::{Command, InUseFrom};
 
     #[test]
     fn secrets_are_not_printed_and_all_are_listed() {
@@ -59,6 +60,7 @@ mod tests {
                 password_hash: secret(),
                 code: secret(),
                 code_expires_at: end,
+                in_use_from: InUseFrom::Verification,
             }),
             Command::VerifyPhone(VerifyPhone { phone_number: "+41791234567".to_owned(), code: secret() }),
             Command::OpenSession(OpenSession {

@@ -54,6 +54,16 @@ async fn codes_are_told_in_development_only() {
 }
 
 #[tokio::test]
+async fn a_number_that_need_not_be_proved_is_registered_once() {
+    for (required, again) in [(true, 201), (false, 409)] {
+        let world = World::with(|_, auth| auth.require_verification = required).await;
+        world.post_as_nobody("/auth/register", registration(1)).await;
+        let second = world.post_as_nobody("/auth/register", registration(1)).await;
+        assert_eq!(second.status, again, "{second:?}");
+    }
+}
+
+#[tokio::test]
 async fn nobody_learns_who_is_registered() {
     let world = World::new().await;
     world.person(1).await;

@@ -5,7 +5,7 @@ use courant_connectors::model::{ChatId, Timestamp};
 use serde_json::{Value, json};
 use warp::http::Method;
 
-use super::world::World;
+use super::world::{PASSWORD, World, phone_number};
 
 #[tokio::test]
 async fn a_chat_is_made_with_its_members() {
@@ -34,7 +34,7 @@ async fn members_are_others_each_once_and_not_too_many() {
         json!({"chat_type": "direct", "name": "us", "members": [bob.user_id]}),
         json!({"chat_type": "direct", "members": [ada.user_id]}),
         json!({"chat_type": "group", "members": [bob.user_id, bob.user_id]}),
-        json!({"chat_type": "group", "members": [ada.user_id, bob.user_id]}),
+        json!({"chat_type": "direct", "members": [ada.user_id, ada.user_id]}),
         json!({"chat_type": "group", "members": many(1000)}),
         json!({"chat_type": "group", "members": ["bob"]}),
         json!({"chat_type": "group", "name": "", "members": []}),
@@ -43,6 +43,15 @@ async fn members_are_others_each_once_and_not_too_many() {
     ] {
         let answer = world.post("/chats", &ada, bad.clone()).await;
         assert_eq!(answer.refusal(), (400, "BAD_REQUEST"), "{bad}");
+    }
+    for (chat_type, name) in [("group", Some("Engines")), ("direct", None)] {
+        let oneself_too =
+            json!({"chat_type": chat_type, "name": name, "members": [ada.user_id, bob.user_id]});
+        let made = world.post("/chats", &ada, oneself_too).await;
+        let members = made.body["members"].as_array().unwrap();
+        let members: Vec<_> = members.iter().map(|member| (&member["user_id"], &member["role"])).collect();
+        let (own, other) = (json!(ada.user_id), json!(bob.user_id));
+        assert_eq!(members, [(&own, &json!("owner")), (&other, &json!("member"))], "each once");
     }
     let largest = world.post("/chats", &ada, json!({"chat_type": "group", "members": many(999)})).await;
     assert_eq!(largest.status, 201, "{largest:?}");
@@ -119,6 +128,37 @@ async fn ones_chats_come_with_how_far_they_are() {
     for bad in ["limit=0", "limit=101", "limit=x", "cursor=user_1", "cursor=", "page=2", "limit=1&limit=2"] {
         let answer = world.get(&format!("/chats?{bad}"), &ada).await;
         assert_eq!(answer.refusal(), (400, "BAD_REQUEST"), "{bad}");
+    }
+}
+
+/// `next` leads somewhere or is null.
+#[tokio::test]
+async fn a_full_page_that_is_the_last_says_so() {
+    let world = World::new().await;
+    let (ada, bob) = (world.person(1).await, world.person(2).await);
+    let chat = world.group(&ada, &[&bob]).await;
+    world.group(&ada, &[]).await;
+    let login = json!({"phone_number": phone_number(1), "password": PASSWORD});
+    world.post_as_nobody("/auth/login", login).await;
+    for id in ["c-1", "c-2"] {
+        let message = json!({"client_message_id": id, "content": "x"});
+        world.post(&format!("/chats/{chat}/messages"), &ada, message).await;
+    }
+    for (path, items) in [
+        ("/chats".to_owned(), "chats"),
+        (format!("/chats/{chat}/members"), "members"),
+        ("/sessions".to_owned(), "sessions"),
+        (format!("/channels/{chat}/events"), "events"),
+    ] {
+        let whole = world.get(&format!("{path}?limit=2"), &ada).await.body;
+        assert_eq!(whole[items].as_array().unwrap().len(), 2, "{path}: {whole}");
+        assert_eq!(whole["next"], Value::Null, "{path}");
+        let first = world.get(&format!("{path}?limit=1"), &ada).await.body;
+        assert_eq!(first[items], json!([whole[items][0]]), "{path}");
+        let cursor = first["next"].as_str().map_or_else(|| first["next"].to_string(), str::to_owned);
+        let second = world.get(&format!("{path}?limit=1&cursor={cursor}"), &ada).await.body;
+        assert_eq!(second[items], json!([whole[items][1]]), "{path}");
+        assert_eq!(second["next"], Value::Null, "{path}");
     }
 }
 

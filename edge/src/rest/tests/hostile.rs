@@ -1,6 +1,7 @@
 //! Whatever is sent: bounded, answered, and never an error of ours.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use http_body_util::{Full, StreamBody};
 use hyper::body::Frame;
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 use warp::http::{Method, Request, header};
 
@@ -104,6 +107,55 @@ async fn a_body_that_never_ends_is_cut_off() {
     let slow = world.send(request).await;
     assert_eq!(slow.refusal(), (400, "BAD_REQUEST"));
     assert!(begun.elapsed() < BODY_TIMEOUT + Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+/// What a client hears over a real connection that writes its request before it reads.
+async fn told_after(address: SocketAddr, head: &str, body: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "POST {PREFIX}/auth/login HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n{head}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    for piece in body.chunks(0x4000) {
+        stream.write_all(piece).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    let mut told = String::new();
+    stream.read_to_string(&mut told).await.unwrap();
+    told
+}
+
+#[tokio::test]
+async fn who_sends_too_much_hears_it_after_the_last_byte() {
+    let world = World::new().await;
+    let address = world.serve().await;
+    let body = " ".repeat(1 << 20);
+    let chunks: String = (0..64).map(|_| format!("4000\r\n{}\r\n", &body[..0x4000])).collect();
+    for (head, body) in [
+        (format!("content-length: {}", body.len()), body),
+        ("transfer-encoding: chunked".to_owned(), format!("{chunks}0\r\n\r\n")),
+    ] {
+        let told = told_after(address, &head, body.as_bytes()).await;
+        assert!(told.starts_with("HTTP/1.1 413") && told.contains("TOO_LARGE"), "{head}: {told}");
+    }
+    let asking = format!("content-length: {}\r\nexpect: 100-continue", 1 << 20);
+    let told = told_after(address, &asking, b"").await;
+    assert!(told.starts_with("HTTP/1.1 413"), "and who asks first need not send: {told}");
+}
+
+/// Only so much is read on, and only for so long.
+#[tokio::test]
+async fn a_body_that_is_thrown_away_is_bounded() {
+    let world = World::new().await;
+    tokio::time::pause();
+    let begun = Instant::now();
+    let stuck = futures::stream::pending::<Result<Frame<Bytes>, Infallible>>();
+    let request = Request::post(format!("{PREFIX}/auth/login"))
+        .header(header::CONTENT_LENGTH, 1 << 20)
+        .body(StreamBody::new(stuck))
+        .unwrap();
+    assert_eq!(world.send(request).await.refusal(), (413, "TOO_LARGE"));
+    assert!(begun.elapsed() < BODY_TIMEOUT / 2, "{:?}", begun.elapsed());
 }
 
 fn part_of(frame: &Frame<Bytes>) -> Frame<Bytes> {

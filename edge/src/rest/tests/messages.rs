@@ -88,13 +88,13 @@ async fn messages_are_read_from_either_end() {
         ("latest=3", vec![5, 6, 7], true),
         ("latest=7", vec![1, 2, 3, 4, 5, 6, 7], false),
         ("latest=100", vec![1, 2, 3, 4, 5, 6, 7], false),
+        ("", vec![1, 2, 3, 4, 5, 6, 7], false),
+        ("limit=3", vec![1, 2, 3], true),
     ] {
         let answer = world.get(&format!("{path}?{query}"), &ada).await;
         assert_eq!(sequences(&answer), (expected, has_more), "{query}");
     }
     for bad in [
-        "",
-        "limit=3",
         "after=1&before=3",
         "after=1&latest=3",
         "latest=3&limit=3",
@@ -124,4 +124,24 @@ async fn what_arrived_is_acknowledged() {
     world.script_refusal(Code::NotAMember);
     let strange = world.post(&path, &ada, json!({"sequence": 3})).await;
     assert_eq!(strange.refusal(), (403, "NOT_A_MEMBER"));
+}
+
+/// Pipelines say of both that one is no member.
+#[tokio::test]
+async fn a_chat_that_is_nowhere_is_not_found_whatever_is_asked_of_it() {
+    let world = World::new().await;
+    let (ada, eve) = (world.person(1).await, world.person(2).await);
+    let chat = world.group(&ada, &[]).await;
+    let message = json!({"client_message_id": "c-1", "content": "x"});
+    for (path, body) in [
+        ("/chats/{}/messages", message.clone()),
+        ("/channels/{}/events", message),
+        ("/chats/{}/ack", json!({"sequence": 1})),
+    ] {
+        for (chat, refusal) in [(&*chat, (403, "NOT_A_MEMBER")), ("chat_0", (404, "NOT_FOUND"))] {
+            world.script_refusal(Code::NotAMember);
+            let answer = world.post(&path.replace("{}", chat), &eve, body.clone()).await;
+            assert_eq!(answer.refusal(), refusal, "{path}");
+        }
+    }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use courant_connectors::embedded::Engine;
 use courant_connectors::model::commands::{
-    Answer, ChatAnswer, Code, Command, CreateChat, OpenSession, REST, Refusal, Register, RotateSession,
-    SendMessage, Sent, SessionAnswer,
+    Answer, ChatAnswer, Code, Command, CreateChat, InUseFrom, OpenSession, REST, Refusal, Register,
+    RotateSession, SendMessage, Sent, SessionAnswer,
 };
 use courant_connectors::model::tables::chat_counters::{self, ChatCounter};
 use courant_connectors::model::tables::chat_memberships::{self, Membership, Role};
@@ -123,8 +123,12 @@ impl Pipelines {
     }
 
     async fn register(&mut self, command: Register) -> Result<Answer, Refusal> {
-        if users::by_phone(&*self.engine, &command.phone_number).await.unwrap().is_some() {
-            return refuse(Code::Conflict);
+        if let Some(user) = users::by_phone(&*self.engine, &command.phone_number).await.unwrap() {
+            let user = users::get(&*self.engine, &user).await.unwrap().unwrap();
+            if user.phone_verified || command.in_use_from == InUseFrom::Registration {
+                return refuse(Code::Conflict);
+            }
+            return Ok(Answer::User(user.into()));
         }
         self.codes.insert(command.phone_number.clone(), command.code.clone());
         let user = User {

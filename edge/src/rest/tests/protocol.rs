@@ -1,15 +1,23 @@
 //! What the protocol promises of all routes: that they are there, are described, and answer alike.
 
-use http_body_util::Empty;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use courant_connectors::model::commands::Code;
+use courant_pipeline::health::PipelineState::{BackingOff, Running};
+use http_body_util::{BodyExt as _, Empty};
 use serde_json::{Value, json};
 use warp::http::{Method, Request, header};
 
-use super::world::{Answer, World, header_of};
+use super::world::{Answer, DESCRIPTION, World, header_of, validator};
+use crate::control::{Component, ComponentStatus};
+use crate::fake::{FakeControl, pipeline};
+use crate::http::answer_here;
 use crate::rest::openapi::describe;
 use crate::rest::{PREFIX, table};
 
 /// Every call of the protocol.
-const PROTOCOL: [(&str, &str); 27] = [
+const PROTOCOL: [(&str, &str); 28] = [
     ("POST", "/auth/register"),
     ("POST", "/auth/verify"),
     ("POST", "/auth/login"),
@@ -35,14 +43,18 @@ const PROTOCOL: [(&str, &str); 27] = [
     ("GET", "/channels/{channel_id}/events"),
     ("GET", "/search"),
     ("GET", "/openapi.json"),
+    ("GET", "/asyncapi.json"),
     ("HEAD", "/users/me"),
     ("OPTIONS", "/users/me"),
 ];
 
+/// What is there for operators.
+const OPERATIONS: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
+
 /// Those that need no token.
 fn is_open(path: &str) -> bool {
     let open = ["register", "verify", "login", "refresh"].map(|call| format!("/auth/{call}"));
-    open.contains(&path.to_owned()) || path == "/openapi.json"
+    open.contains(&path.to_owned()) || path.ends_with("api.json")
 }
 
 fn request(
@@ -81,7 +93,7 @@ async fn every_call_is_described_and_answers() {
     }
     let count: usize =
         described["paths"].as_object().unwrap().values().map(|path| path.as_object().unwrap().len()).sum();
-    assert_eq!(count, PROTOCOL.len() - 2, "and no others");
+    assert_eq!(count, PROTOCOL.len() - 2 + OPERATIONS.len(), "and no others");
 }
 
 #[test]
@@ -93,7 +105,12 @@ fn the_description_is_whole() {
         for (method, operation) in operations.as_object().unwrap() {
             let name = format!("{method} {path}");
             assert!(ids.insert(operation["operationId"].clone()), "{name}: the id is taken");
-            assert!(operation["responses"].as_object().unwrap().len() > 4, "{name}");
+            let answers = operation["responses"].as_object().unwrap().len();
+            if OPERATIONS.contains(&path.as_str()) {
+                assert!(answers > 0 && operation["security"] == json!([]), "{name}");
+                continue;
+            }
+            assert!(answers > 4, "{name}");
             let open = operation["security"].as_array().unwrap().is_empty();
             assert_eq!(open, is_open(path.strip_prefix(PREFIX).unwrap()), "{name}");
             let has_body = ["post", "patch"].contains(&method.as_str()) && !path.contains("logout");
@@ -207,4 +224,54 @@ async fn a_head_is_a_get_without_its_body() {
     let person = world.person(1).await;
     let answer = world.call(Method::HEAD, "/users/me", Some(&person.token), Value::Null).await;
     assert_eq!(answer.status, 200);
+}
+
+/// What operators are told is as described.
+#[tokio::test]
+async fn operations_are_described_and_answer() {
+    let pipelines = vec![pipeline("ingest", Running), pipeline("fanout", BackingOff)];
+    let down = Component { name: "store".into(), status: ComponentStatus::Down, detail: Some("gone".into()) };
+    for control in
+        [FakeControl::default(), FakeControl { pipelines, components: vec![down], ..FakeControl::default() }]
+    {
+        let operations = crate::http::operations(Arc::new(control));
+        for path in OPERATIONS {
+            let peer = SocketAddr::from(([192, 0, 2, 1], 4711));
+            let (head, body) = answer_here(&operations, peer, request("GET", path, &[])).await.into_parts();
+            let response = &DESCRIPTION["paths"][path]["get"]["responses"][head.status.as_str()];
+            let content = &response["content"][head.headers[header::CONTENT_TYPE].to_str().unwrap()];
+            assert!(content["schema"].is_object(), "{path}: {response}");
+            let body = body.collect().await.unwrap().to_bytes();
+            let body =
+                serde_json::from_slice(&body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&body)));
+            let validator = validator(&content["schema"]);
+            let errors: Vec<_> = validator.iter_errors(&body).map(|error| error.to_string()).collect();
+            assert!(errors.is_empty(), "{path}: {errors:?} in {body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_protocol_of_sockets_is_published_alike() {
+    let page = "https://chat.example";
+    let world = World::with(|edge, _| {
+        edge.allowed_origins = vec![page.to_owned().try_into().unwrap()];
+    })
+    .await;
+    for path in ["/openapi.json", "/asyncapi.json"] {
+        let got = ask(&world, "GET", path, &[("origin", page)]).await;
+        assert_eq!((got.status, got.header("access-control-allow-origin")), (200, page), "{path}");
+        assert_eq!(got.header("content-type"), "application/json");
+        assert_eq!(ask(&world, "HEAD", path, &[]).await.status, 200, "{path}");
+        assert_eq!(ask(&world, "OPTIONS", path, &[]).await.header("allow"), "GET, HEAD, OPTIONS", "{path}");
+    }
+    assert_eq!(ask(&world, "GET", "/asyncapi.json", &[]).await.body, crate::ws::asyncapi());
+}
+
+#[test]
+fn every_code_of_an_error_is_published() {
+    let described = describe(&table());
+    let codes = &described["components"]["schemas"]["ErrorDetail"]["properties"]["code"]["enum"];
+    let codes: Vec<_> = codes.as_array().unwrap().iter().map(|code| code.as_str().unwrap()).collect();
+    assert_eq!((codes.len(), codes.last()), (Code::ALL.len(), Some(&"METHOD_NOT_ALLOWED")), "{codes:?}");
 }

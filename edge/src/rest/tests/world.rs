@@ -16,6 +16,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Body;
 use jsonschema::Validator;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use warp::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 
 use super::pipelines;
@@ -23,7 +24,8 @@ use crate::api::{Api, Backing};
 use crate::auth::{AuthConfig, Caller, Passwords};
 use crate::commands::Commands;
 use crate::config::EdgeConfig;
-use crate::http::{Routes, answer_here};
+use crate::fake::FakeControl;
+use crate::http::{HttpServer, Routes, answer_here};
 use crate::limits::LimitsConfig;
 use crate::rest::openapi::describe;
 use crate::rest::{PREFIX, routes, table};
@@ -150,6 +152,16 @@ impl World {
         self.call(Method::POST, path, None, body).await
     }
 
+    /// Serves on a socket of its own until the test ends; where.
+    pub(super) async fn serve(&self) -> SocketAddr {
+        let edge = EdgeConfig { listen: "127.0.0.1:0".parse().unwrap(), ..EdgeConfig::default() };
+        let server = HttpServer::bind(&edge).await.unwrap();
+        let address = server.address();
+        let routes = Some(self.routes.clone());
+        tokio::spawn(server.run(FakeControl::with(Vec::new()), routes, CancellationToken::new()));
+        address
+    }
+
     /// Registers, verifies and signs in.
     pub(super) async fn person(&self, number: u32) -> Person {
         let phone_number = phone_number(number);
@@ -201,7 +213,7 @@ pub(super) fn header_of(name: &'static str, value: &'static str) -> (HeaderName,
     (HeaderName::from_static(name), HeaderValue::from_static(value))
 }
 
-static DESCRIPTION: LazyLock<Value> = LazyLock::new(|| describe(&table()));
+pub(super) static DESCRIPTION: LazyLock<Value> = LazyLock::new(|| describe(&table()));
 
 /// Whether the description knows such an answer: its status and the shape of its body.
 fn check_described(method: &Method, path: &str, answer: &Answer) {
@@ -232,7 +244,7 @@ fn check_described(method: &Method, path: &str, answer: &Answer) {
     assert!(errors.is_empty(), "{method} {path}: {errors:?} in {answer:?}");
 }
 
-fn validator(schema: &Value) -> Validator {
+pub(super) fn validator(schema: &Value) -> Validator {
     let mut whole = schema.clone();
     whole["components"] = DESCRIPTION["components"].clone();
     jsonschema::draft202012::new(&whole).unwrap()

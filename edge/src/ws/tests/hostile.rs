@@ -67,6 +67,44 @@ async fn typos_are_answered_and_forgiven_a_few_times() {
 }
 
 #[tokio::test]
+async fn typos_among_right_frames_are_forgiven_for_ever() {
+    let world = world().await;
+    let (mut socket, _) = world.connect("user_1").await;
+    for _ in 0..30 {
+        socket.send(&json!({"type": "heratbeat"})).await.unwrap();
+        assert_eq!(frame(&mut socket).await["code"], "BAD_FRAME");
+        socket.send(&json!({"type": "heartbeat"})).await.unwrap();
+        assert_eq!(frame(&mut socket).await["type"], "heartbeat");
+    }
+}
+
+#[tokio::test]
+async fn text_that_is_no_json_is_told_so_before_the_end() {
+    let world = world().await;
+    let (socket, _) = world.connect("user_1").await;
+    let (mut sender, mut heard) = socket.split();
+    sender.send_raw(WsMessage::text("hello")).await.unwrap();
+    sender.send_raw(WsMessage::text(r#"{"type":"heartbeat"}"#)).await.unwrap();
+    let mut next = async || timeout(LIMIT, futures::StreamExt::next(&mut heard)).await.expect("it goes on");
+    let Some(Heard::Frame(text)) = next().await else { panic!("closed without a word") };
+    let error: Value = serde_json::from_slice(&text).unwrap();
+    conforms::check(&error);
+    assert_eq!((&error["type"], &error["code"]), (&json!("error"), &json!("BAD_FRAME")));
+    assert_eq!(next().await, Some(Heard::Closed(Some(4400))), "and nothing after it is heard");
+}
+
+#[tokio::test]
+async fn a_refused_message_is_named() {
+    let world = world().await;
+    let (mut socket, _) = world.connect("user_1").await;
+    let mut typo = send_frame("c-1", "chat_1", "x");
+    typo["contnet"] = json!("y");
+    socket.send(&typo).await.unwrap();
+    let error = frame(&mut socket).await;
+    assert_eq!((&error["code"], &error["client_message_id"]), (&json!("BAD_FRAME"), &json!("c-1")));
+}
+
+#[tokio::test]
 async fn large_content_is_refused_by_name_and_the_socket_goes_on() {
     let world = world().await;
     world.answer_all();

@@ -21,6 +21,7 @@ use courant_connectors::model::commands::{Answer, Code, Command, Refusal, Sent, 
 use courant_connectors::model::frames::{Frame, MessageFrame, Revoked, write_delivery};
 use courant_connectors::model::tables::TABLES;
 use courant_connectors::model::tables::chat_memberships::{self, Membership, Role};
+use courant_connectors::model::tables::chats::{self, Chat, ChatType};
 use courant_connectors::model::tables::messages::{self, Message};
 use courant_connectors::model::tables::sessions::{self, Session};
 use courant_connectors::model::{ConnectionId, GatewayId, Timestamp, UserId};
@@ -81,6 +82,11 @@ async fn world() -> World {
 async fn world_with(socket: SocketConfig) -> World {
     let limits = LimitsConfig { enabled: false, ..LimitsConfig::default() };
     world_of(EdgeConfig { limits, socket, ..EdgeConfig::default() }).await
+}
+
+/// With limits, those of sockets among them.
+async fn world_with_limits(socket: SocketConfig) -> World {
+    world_of(EdgeConfig { socket, ..EdgeConfig::default() }).await
 }
 
 async fn world_of(edge: EdgeConfig) -> World {
@@ -161,7 +167,7 @@ fn sent(command: &Command, sequence: u64) -> Answer {
 }
 
 impl World {
-    /// Acks every message, and refuses those to `chat_no`.
+    /// Acks every message, and refuses those to `chat_no` and to what is nowhere.
     fn answer_all(&self) {
         let mut commands = self.commands();
         tokio::spawn(async move {
@@ -169,7 +175,7 @@ impl World {
             while let Some((command, to)) = commands.recv().await {
                 sequence += 1;
                 let answer = match &command {
-                    Command::SendMessage(send) if send.chat_id.as_str() == "chat_no" => {
+                    Command::SendMessage(send) if send.chat_id.as_str().starts_with("chat_no") => {
                         Answer::Refused(Refusal::new(Code::NotAMember, "not a member"))
                     }
                     Command::SendMessage(_) => sent(&command, sequence),
@@ -209,6 +215,19 @@ impl World {
     async fn connect(&self, user: &str) -> (Socket, ConnectionId) {
         let client = self.sign_in(user, &format!("sess_{user}")).await;
         welcomed(&client).await
+    }
+
+    async fn make_chat(&self, chat: &str) {
+        let chat = Chat {
+            chat_id: chat.into(),
+            chat_type: ChatType::Group,
+            name: None,
+            created_by: "user_2".into(),
+            created_at: Timestamp::from_unix_millis(0),
+            updated_at: Timestamp::from_unix_millis(0),
+        };
+        let writes = vec![chats::create_write(&chat)];
+        self.store.transact(Transaction { writes, token: None }).await.unwrap();
     }
 
     async fn join(&self, chat: &str, user: &str) {

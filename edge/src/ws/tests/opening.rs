@@ -88,6 +88,7 @@ async fn pages_of_others_are_refused() {
     };
     assert_eq!(from("https://chat.example").await, Ok(None));
     assert_eq!(from("https://evil.example").await, Err(403));
+    assert_eq!(from(&format!("http://{}", world.address)).await, Ok(None), "the server's own is no other's");
     assert_eq!(world.gateway.sockets().min(1), world.gateway.sockets(), "the refused one is not counted");
 }
 
@@ -100,7 +101,7 @@ async fn what_is_no_upgrade_gets_the_error_body() {
 
 #[tokio::test]
 async fn a_device_that_connects_too_often_loses_its_oldest_socket() {
-    let world = world_with(SocketConfig { max_per_device: limit(2), ..SocketConfig::default() }).await;
+    let world = world_with_limits(SocketConfig { max_per_device: limit(2), ..SocketConfig::default() }).await;
     let client = world.sign_in("user_1", "sess_1").await;
     let (mut first, _) = welcomed(&client).await;
     let (mut second, _) = welcomed(&client).await;
@@ -110,10 +111,32 @@ async fn a_device_that_connects_too_often_loses_its_oldest_socket() {
     assert_eq!(frame(&mut second).await["type"], "heartbeat");
 }
 
+/// A benchmark of idle sockets needs no user for each.
+#[tokio::test]
+async fn without_limits_somebody_has_as_many_sockets_as_there_is_room_for() {
+    let few = SocketConfig {
+        max_sockets: limit(4),
+        max_per_device: limit(1),
+        max_per_user: limit(1),
+        ..SocketConfig::default()
+    };
+    let world = world_with(few).await;
+    let client = world.sign_in("user_1", "sess_1").await;
+    let mut sockets = Vec::new();
+    for _ in 0..4 {
+        sockets.push(welcomed(&client).await.0);
+    }
+    assert!(matches!(client.connect().await.err(), Some(ClientError::Refused { status: 503, .. })));
+    for socket in &mut sockets {
+        socket.send(&json!({"type": "heartbeat"})).await.unwrap();
+        assert_eq!(frame(socket).await["type"], "heartbeat", "none was closed");
+    }
+}
+
 /// A token outlives its session by minutes. Whoever has stolen one is refused, and cannot push out its owner either.
 #[tokio::test]
 async fn a_token_of_a_session_that_has_ended_replaces_nobody() {
-    let world = world_with(SocketConfig { max_per_device: limit(1), ..SocketConfig::default() }).await;
+    let world = world_with_limits(SocketConfig { max_per_device: limit(1), ..SocketConfig::default() }).await;
     let (mut socket, _) = world.connect("user_1").await;
     let stolen = world.sign_in("user_1", "sess_stolen").await;
     revoke(&*world.store, &"sess_stolen".into()).await.unwrap();

@@ -1,7 +1,6 @@
 //! The published document.
 
 use courant_connectors::model::frames::{ChatCreatedFrame, MembershipChangedFrame, ReplyFrame, ReplyStatus};
-use courant_connectors::model::tables::chats::ChatType;
 use courant_connectors::model::topics::memberships_changed::ChangeType;
 
 use super::*;
@@ -42,11 +41,9 @@ fn frames_that_are_fanned_out_are_as_published() {
     }
 }
 
-#[tokio::test]
-async fn it_is_served_and_names_everything() {
-    let world = world().await;
-    let document = world.client("").get("/api/v1/asyncapi.json").await.unwrap();
-    assert_eq!(document, asyncapi());
+#[test]
+fn it_names_everything() {
+    let document = asyncapi();
     assert_eq!(document["asyncapi"], "3.0.0");
     let names: Vec<_> = document["components"]["messages"].as_object().unwrap().keys().cloned().collect();
     assert_eq!(

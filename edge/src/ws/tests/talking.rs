@@ -1,6 +1,6 @@
 //! Sending, acking, catching up and hearing of others.
 
-use courant_connectors::model::commands::Ack;
+use courant_connectors::model::commands::{Ack, Beyond};
 
 use super::*;
 
@@ -8,6 +8,7 @@ use super::*;
 async fn an_ack_tells_what_became_of_a_message() {
     let world = world().await;
     world.answer_all();
+    world.make_chat("chat_no").await;
     let (mut socket, _) = world.connect("user_1").await;
     socket.send(&send_frame("c-1", "chat_1", "hello")).await.unwrap();
     assert_eq!(
@@ -21,6 +22,9 @@ async fn an_ack_tells_what_became_of_a_message() {
     let error = frame(&mut socket).await;
     assert_eq!((&error["code"], &error["client_message_id"]), (&json!("NOT_A_MEMBER"), &json!("c-2")));
     assert_eq!((&error["retryable"], &error["retry_after_ms"]), (&json!(false), &Value::Null));
+    socket.send(&send_frame("c-3", "chat_nowhere", "hello")).await.unwrap();
+    let error = frame(&mut socket).await;
+    assert_eq!((&error["code"], &error["client_message_id"]), (&json!("NOT_FOUND"), &json!("c-3")));
 }
 
 #[tokio::test]
@@ -132,7 +136,8 @@ async fn of_many_acks_the_highest_is_handed_in() {
     let mut acks = Vec::new();
     while acks.len() < 2 {
         let (command, to) = timeout(LIMIT, commands.recv()).await.unwrap().unwrap();
-        let Command::Ack(Ack { chat_id, user_id, sequence }) = command else { panic!("{command:?}") };
+        let Command::Ack(Ack { chat_id, user_id, sequence, beyond }) = command else { panic!("{command:?}") };
+        assert_eq!(beyond, Beyond::AllThereIs, "a wrong one undoes none that came with it");
         acks.push((chat_id.to_string(), user_id.to_string(), sequence));
         drop(to);
     }
@@ -184,10 +189,13 @@ async fn catching_up_reads_the_store() {
 async fn who_is_not_in_a_chat_reads_nothing_of_it() {
     let world = world().await;
     let (mut socket, _) = world.connect("user_1").await;
+    world.make_chat("chat_1").await;
     world.store_messages("chat_1", 1..=3, "secret").await;
-    socket.send(&sync("chat_1", 0, None)).await.unwrap();
-    let error = frame(&mut socket).await;
-    assert_eq!((&error["code"], &error["chat_id"]), (&json!("NOT_A_MEMBER"), &json!("chat_1")));
+    for (chat, code) in [("chat_1", "NOT_A_MEMBER"), ("chat_2", "NOT_FOUND")] {
+        socket.send(&sync(chat, 0, None)).await.unwrap();
+        let error = frame(&mut socket).await;
+        assert_eq!((&error["code"], &error["chat_id"]), (&json!(code), &json!(chat)));
+    }
 }
 
 /// More than an outbox holds: it comes at the speed of the reader and does not close the socket.

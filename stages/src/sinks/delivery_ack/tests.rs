@@ -25,7 +25,11 @@ async fn chat_at(world: &World, sequence: u64) -> ChatId {
 }
 
 fn ack(chat: &ChatId, user: &str, sequence: u64) -> Record {
-    commands::record(Command::Ack(Ack { chat_id: chat.clone(), user_id: user.into(), sequence }))
+    ack_with(chat, user, sequence, Beyond::Refused)
+}
+
+fn ack_with(chat: &ChatId, user: &str, sequence: u64, beyond: Beyond) -> Record {
+    commands::record(Command::Ack(Ack { chat_id: chat.clone(), user_id: user.into(), sequence, beyond }))
 }
 
 async fn tell(stage: &dyn Stage, records: Vec<Record>) -> Vec<Told> {
@@ -69,6 +73,18 @@ async fn what_was_not_sent_yet_cannot_have_arrived() {
     let bad = Told::Refused(Code::BadRequest);
     assert_eq!(told, [bad.clone(), Told::Done, bad]);
     assert_eq!(mark(&world, &chat, ANN).await, Some(4), "a wrong ack does not spoil a right one");
+}
+
+/// What a socket collects is one ack, and whichever of them was right is in it.
+#[tokio::test]
+async fn one_made_of_several_moves_as_far_as_the_chat_has_come() {
+    let (world, stage) = world().await;
+    let (chat, empty) = (chat_at(&world, 5).await, chat_at(&world, 0).await);
+    let collected = |chat, sequence| ack_with(chat, ANN, sequence, Beyond::AllThereIs);
+    assert_eq!(tell(&*stage, vec![collected(&chat, 900), ack(&chat, ANN, 4)]).await, vec![Told::Done; 2]);
+    assert_eq!(mark(&world, &chat, ANN).await, Some(5));
+    assert_eq!(tell(&*stage, vec![collected(&empty, 1)]).await, [Told::Refused(Code::BadRequest)]);
+    assert_eq!(mark(&world, &empty, ANN).await, None, "nothing can have arrived");
 }
 
 #[tokio::test]

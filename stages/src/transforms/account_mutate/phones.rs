@@ -1,6 +1,6 @@
 //! Registering a phone number, and proving that it is one's own.
 
-use courant_connectors::model::commands::{Answer, Code, Refusal, Register, VerifyPhone};
+use courant_connectors::model::commands::{Answer, Code, InUseFrom, Refusal, Register, VerifyPhone};
 use courant_connectors::model::tables::users::{
     self, CodeHash, MAX_ATTEMPTS, NewCode, Registered, User, Verification, is_phone_number,
 };
@@ -19,14 +19,15 @@ const VERIFY: &str = "verify a phone number";
 
 impl Accounts {
     /// A number that somebody registered and nobody proved to be theirs is registered anew, for the same user: else
-    /// whoever mistypes a number would keep its owner out.
+    /// whoever mistypes a number would keep its owner out. Not so where people sign in without proving it: there the
+    /// number is that of an account in use, and to register it anew would be to take the account.
     pub(super) async fn register(&self, command: &Register) -> Carried {
         check_phone_number(&command.phone_number)?;
         check_display_name(&command.display_name)?;
         for _ in 0..DECISIONS {
             let at = now();
             let user = match self.registered(&command.phone_number).await? {
-                Some(Registered { user, .. }) if user.phone_verified => {
+                Some(Registered { user, .. }) if is_in_use(&user, command) => {
                     let why = format!("'{}' is registered; sign in instead", command.phone_number);
                     return Err(Refusal::new(Code::Conflict, why).into());
                 }
@@ -129,6 +130,14 @@ impl Accounts {
             left => wrong(&format!("{left} attempts are left")),
         }
         .into())
+    }
+}
+
+/// Whether an account is somebody's who is not to lose it. A command that comes twice finds the account that it made.
+fn is_in_use(user: &User, command: &Register) -> bool {
+    match command.in_use_from {
+        InUseFrom::Verification => user.phone_verified,
+        InUseFrom::Registration => user.phone_verified || user.user_id != command.user_id,
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use courant_connectors::live::{Channel, Connection, Heard, Listener};
 use courant_connectors::model::commands::{
-    EndSessions, OpenSession, Register, RotateSession, SendMessage, VerifyPhone,
+    EndSessions, InUseFrom, OpenSession, Register, RotateSession, SendMessage, VerifyPhone,
 };
 use courant_connectors::model::frames::Revoked;
 use courant_connectors::model::tables::users::Credentials;
@@ -89,6 +89,7 @@ fn registration(user: &str, phone: &str, code: &str) -> Register {
         password_hash: format!("$argon2id${user}"),
         code: code.to_owned(),
         code_expires_at: now().plus(Duration::from_secs(600)),
+        in_use_from: InUseFrom::Verification,
     }
 }
 

@@ -61,6 +61,45 @@ async fn a_number_that_nobody_proved_is_registered_anew() {
     assert_eq!(profile(&world.ask(verify(PHONE, "222222")).await), ("user_1", true));
 }
 
+fn register_in_use(user: &str) -> Record {
+    let in_use_from = InUseFrom::Registration;
+    record(Command::Register(Register { in_use_from, ..registration(user, PHONE, "111111") }))
+}
+
+#[tokio::test]
+async fn where_numbers_are_not_proved_an_account_is_in_use_from_the_first_moment() {
+    let world = World::new().await;
+    world.ask(register_in_use("user_1")).await;
+    let taken = world.ask(register_in_use("user_2")).await;
+    assert_eq!(taken.code(), Some(Code::Conflict));
+    let Credentials { user, password_hash } = world.credentials(PHONE).await.unwrap();
+    assert_eq!(
+        (user.display_name.as_str(), password_hash.as_str()),
+        ("the one of user_1", "$argon2id$user_1")
+    );
+    let twice = world.ask(register_in_use("user_1")).await;
+    assert_eq!(profile(&twice), ("user_1", false), "the same command may come twice");
+}
+
+/// Both have seen that nobody has the number before either writes: who comes second takes nothing.
+#[tokio::test]
+async fn of_two_who_need_not_prove_a_number_one_is_told_that_it_is_taken() {
+    let world = World::new().await;
+    let other_process = world.embedded.stage(&SPEC);
+    let meeting = Arc::new(Barrier::new(2));
+    world.embedded.faulty.nth(1, Fault::Meets(Arc::clone(&meeting)));
+    world.embedded.faulty.nth(2, Fault::Meets(meeting));
+    let (one, two) = tokio::join!(
+        world.ask(register_in_use("user_1")),
+        carry(&*other_process, register_in_use("user_2")),
+    );
+    let refused = [&one, &two].map(|told| told.code() == Some(Code::Conflict));
+    assert!(refused[0] != refused[1], "{one:?} {two:?}");
+    let winner = if refused[0] { "user_2" } else { "user_1" };
+    let Credentials { user, password_hash } = world.credentials(PHONE).await.unwrap();
+    assert_eq!((user.user_id.as_str(), password_hash), (winner, format!("$argon2id${winner}")));
+}
+
 /// Both have seen that nobody has the number before either writes.
 #[tokio::test]
 async fn of_two_who_register_a_number_at_once_there_is_one_user() {

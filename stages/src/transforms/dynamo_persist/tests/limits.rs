@@ -1,6 +1,6 @@
 //! What cannot be a message, and how messages are put into transactions.
 
-use courant_connectors::model::commands::{Ack, Code};
+use courant_connectors::model::commands::{Ack, Beyond, Code};
 use courant_pipeline::{Payload, spec::Level, spec::Mode};
 
 use super::super::write::{MESSAGES_PER_TRANSACTION, pack};
@@ -37,7 +37,12 @@ async fn what_cannot_be_a_message_is_refused_and_the_rest_is_stored() {
         with("sender_id", "x".repeat(129)),
         written(chat.as_str(), "another key", |_| {}),
         written("", "", |_| {}),
-        commands::record(Command::Ack(Ack { chat_id: chat.clone(), user_id: ANN.into(), sequence: 1 })),
+        commands::record(Command::Ack(Ack {
+            chat_id: chat.clone(),
+            user_id: ANN.into(),
+            sequence: 1,
+            beyond: Beyond::Refused,
+        })),
         with("content", "x".repeat(4096)),
     ];
     let told = tell(&*stage, records).await;
