@@ -16,6 +16,10 @@ const START: u8 = 1;
 const ITEM: u8 = 2;
 const END: u8 = 3;
 const CLEAR: u8 = 4;
+/// How a value is written.
+const PLAIN: u8 = 0;
+/// Only in backups of earlier versions: for the journal it is switched off.
+const LZ4: u8 = 1;
 /// The last bytes of a batch. None is zero, so the end of what was written is the last byte that is not.
 const TRAILER: &[u8] = b"FJL\x03";
 /// What the operating system writes as a whole.
@@ -174,12 +178,16 @@ impl<'a> Bytes<'a> {
     /// An item behind its tag: kind, compression, keyspace, three lengths, key and value. Whole values of bytes that
     /// mean something are the checksum's concern, except for what the engine below would stumble over before that.
     fn pass_item(&mut self) -> Option<()> {
-        let (kind, compression) = (self.u8()?, self.u8()?);
-        // a value or one of two tombstones, and never compressed, since that is switched off for the journal
-        (kind <= 2 && compression == 0).then_some(())?;
+        // a value or one of two tombstones
+        (self.u8()? <= 2).then_some(())?;
+        let compression = self.u8()?;
         self.pass(size_of::<u64>())?;
         let (key, value, on_disk) = (self.u16()?, self.u32()?, self.u32()?);
-        (value == on_disk).then_some(())?;
+        match compression {
+            PLAIN => (value == on_disk).then_some(())?,
+            LZ4 => {}
+            _ => return None,
+        }
         self.pass(usize::from(key))?;
         self.pass(on_disk as usize)
     }

@@ -37,10 +37,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fjall::{CompressionType, Database, PersistMode};
+use fjall::PersistMode;
 
 use self::committer::Committer;
-use self::shared::Shared;
+use self::shared::{Shared, folder_builder};
 use self::upkeep::Upkeep;
 
 pub use self::backup::{is_engine_folder, restore};
@@ -114,14 +114,10 @@ impl Engine {
         // What users wrote is for the owner; a folder that is there keeps the permissions somebody gave it.
         let created = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
         created.map_err(|source| OpenError::Io { folder: folder.clone(), source })?;
-        let builder = Database::builder(&folder)
+        let builder = folder_builder(&folder)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES)
-            .worker_threads(WORKERS)
-            // the committer says when, in one place
-            .manual_journal_persist(true)
-            // what is synced is small or incompressible more often than not; files are compressed later
-            .journal_compression(CompressionType::None);
+            .worker_threads(WORKERS);
         let database = builder.open().map_err(|error| OpenError::new(&folder, error))?;
         let damaged = |error: &dyn std::fmt::Display| OpenError::Damaged {
             folder: folder.clone(),

@@ -192,3 +192,30 @@ async fn a_backup_has_the_offsets_of_groups() {
     let copy = open(&place.path().join("backup")).await;
     assert_eq!(copy.committed("readers", &events).await.unwrap(), offsets);
 }
+
+/// Large values as well, which the engine below would write in another way.
+#[tokio::test]
+async fn a_backup_of_large_values_is_restored_whole() {
+    let place = tempfile::tempdir().unwrap();
+    let (backup, to) = (place.path().join("backup"), place.path().join("to"));
+    let engine = prepare(&place.path().join("data")).await;
+    let item = |id: String| Key::new("id", id).into_item().with("fill", "large ".repeat(1000));
+    engine
+        .write(Write::put("left", item("one".into())), Returning::Nothing, Durability::Synced)
+        .await
+        .unwrap();
+    let writes = (0..100).map(|number| Write::put("right", item(format!("row-{number}")))).collect();
+    engine.transact(Transaction { writes, token: None }).await.unwrap();
+    let record = NewRecord { payload: vec![7; 100_000].into(), ..NewRecord::default() };
+    engine.produce(&Topic::from("events"), vec![record]).await.remove(0).unwrap();
+    let written = engine.check(|_| ()).await.unwrap();
+    assert_eq!((written.rows, written.records, written.changes), (101, 1, 101));
+
+    engine.backup(&backup, |_| ()).await.unwrap();
+    let copy = open(&backup).await;
+    assert_eq!(copy.check(|_| ()).await.unwrap(), written);
+    copy.close().await;
+    drop(copy);
+    restore(&backup, &to, |_| ()).await.unwrap();
+    assert_eq!(open(&to).await.check(|_| ()).await.unwrap(), written);
+}
