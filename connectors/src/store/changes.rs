@@ -82,6 +82,11 @@ pub trait ShardReader: Send {
     /// nothing.
     async fn read(&mut self, limit: usize) -> Result<ShardRead, StoreError>;
 
+    /// Whether the last read ended for the size of what it found, so that there may be more at once.
+    fn has_more(&self) -> bool {
+        false
+    }
+
     /// Returns once there may be more than the last read found. Of a store that cannot tell it never does: that one is
     /// read again from time to time. Cancel-safe.
     async fn wait(&mut self) {

@@ -1,6 +1,7 @@
 //! The store in the embedded engine.
 //!
-//! - `encoding`: keys whose bytes are in order; `codec`: items as bytes; `table`: rows, indexes and ends; `changes`: the change stream.
+//! - `encoding`: keys whose bytes are in order; `codec`: items as bytes; `table`: rows, indexes and ends; `changes`: the change stream,
+//!   `shard`: reading it.
 //! - `read`: gets, queries, scans; `prepared`, `write`: what the committer decides; `tokens`: transactions done before.
 //! - `admin`: tables come and go; `sweep`: what time removes; `check`: whether all agrees; `plain`: for measuring.
 
@@ -11,6 +12,7 @@ mod encoding;
 mod plain;
 mod prepared;
 mod read;
+mod shard;
 mod sweep;
 mod table;
 mod tokens;
