@@ -6,7 +6,7 @@
 //! fjall, at a moment between two groups (`moment`): they see every finished write, and transactions as a whole.
 //!
 //! - `committer`, `group`: deciding and writing. `shared`: the catalog. `recovery`, `journal`,
-//!   `manifest`: what opening finds.
+//!   `manifest`: what opening finds. `trouble`: what errors of the engine below mean.
 //! - `store`, `log`: the two traits' families on top. [`live`]: live state, which is in memory only and apart from it.
 //! - [`state`]: what a stage keeps, apart from both.
 //! - `care`, `space`, `check`, `compact`, `backup`: looking after a folder.
@@ -29,6 +29,7 @@ mod space;
 mod spare;
 pub mod state;
 mod store;
+mod trouble;
 mod upkeep;
 
 use std::fs::DirBuilder;
@@ -119,13 +120,9 @@ impl Engine {
             .max_journaling_size(JOURNAL_BYTES)
             .worker_threads(WORKERS);
         let database = builder.open().map_err(|error| OpenError::new(&folder, error))?;
-        let damaged = |error: &dyn std::fmt::Display| OpenError::Damaged {
-            folder: folder.clone(),
-            what: error.to_string(),
-        };
         let shared = Shared::open(database, options.clock).map_err(|error| OpenError::new(&folder, error))?;
-        store::open_tables(&shared).map_err(|error| damaged(&error))?;
-        log::open_topics(&shared).map_err(|error| damaged(&error))?;
+        store::open_tables(&shared).map_err(|error| OpenError::unread(&folder, &error, error.remedy()))?;
+        log::open_topics(&shared).map_err(|error| OpenError::unread(&folder, &error, error.remedy()))?;
         shared.empty_leftovers().map_err(|error| OpenError::new(&folder, error))?;
         let shared = Arc::new(shared);
         let committer = Committer::start(Arc::clone(&shared), folder.display().to_string());

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::committer::CommitError;
+use super::trouble::passing;
 use crate::store::{Name, Result, StoreError};
 
 pub(super) use admin::open_tables;
@@ -40,9 +41,9 @@ impl Engine {
 
 /// A failed read of the engine below. What fails its checksum is not served.
 fn read_error(error: fjall::Error) -> StoreError {
-    match error {
-        fjall::Error::Io(error) => StoreError::Unavailable(format!("reading failed: {error}")),
-        other => StoreError::Damaged(other.to_string()),
+    match passing(error) {
+        Ok(error) => StoreError::Unavailable(format!("reading failed: {error}")),
+        Err(damage) => StoreError::Damaged(damage.to_string()),
     }
 }
 
