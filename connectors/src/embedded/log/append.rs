@@ -21,6 +21,8 @@ use crate::log::{Appended, LogError, MAX_RECORD_BYTES, NewRecord, Result, Topic,
 pub(in crate::embedded) struct LogAppends {
     /// By topic number and partition.
     pending: BTreeMap<(u32, u32), PendingChunks>,
+    /// Of all that are pending.
+    bytes: usize,
     /// Buffers of earlier groups.
     spare: SpareBuffers,
 }
@@ -61,6 +63,7 @@ impl LogAppends {
     /// Adds records; returns the offset of the first.
     fn push(&mut self, topic: &Arc<StoredTopic>, run: &Run, now: u64) -> u64 {
         let partition = run.partition;
+        self.bytes += run.bytes.len();
         let pending = self.pending.entry((topic.number, partition)).or_insert_with(|| {
             let high = topic.watermarks(partition).expect("records are given to partitions that exist").high;
             PendingChunks {
@@ -76,6 +79,10 @@ impl LogAppends {
         pending.push(run)
     }
 
+    pub(in crate::embedded) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Turns the group's records into writes.
     pub(in crate::embedded) fn write(group: &mut Group) {
         let mut pending = std::mem::take(&mut group.appends.pending);
@@ -85,7 +92,7 @@ impl LogAppends {
                 group.put(&chunks.topic.chunks, chunk_key(*partition, base), chunk);
             }
         }
-        group.appends.pending = pending;
+        (group.appends.pending, group.appends.bytes) = (pending, 0);
     }
 
     /// Lets readers have what is now on disk.

@@ -76,6 +76,8 @@ fn take_flag(rest: &mut &[u8]) -> Result<bool> {
 pub(in crate::embedded) struct StoreChanges {
     /// By table number and shard.
     pending: BTreeMap<(u32, u8), ShardChanges>,
+    /// Of all that are pending.
+    bytes: usize,
     numbering: Option<Arc<Numbering>>,
     /// Who waits for what is being committed.
     written: Vec<watch::Sender<()>>,
@@ -146,13 +148,20 @@ impl StoreChanges {
             count: 0,
             bytes: self.spare.take(),
         });
+        let before = shard.bytes.len();
         change.write(&mut shard.bytes);
         shard.count += 1;
+        self.bytes += shard.bytes.len() - before;
+    }
+
+    pub(in crate::embedded) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Turns the group's changes into writes. Only the committer numbers changes, so nothing comes in between.
     pub(in crate::embedded) fn write(group: &mut Group) {
         let Some(numbering) = group.changes.numbering.take() else { return };
+        group.changes.bytes = 0;
         let mut last = numbering.last.load(Ordering::Relaxed);
         for ((_, shard), changes) in std::mem::take(&mut group.changes.pending) {
             group.put(&changes.keyspace, entry_key(shard, last + 1), changes.entry());
