@@ -81,7 +81,8 @@ pub async fn restore(
     if !is_engine_folder(from) {
         return Err(CareError::NoBackup { folder: from.to_owned() });
     }
-    let backup = Engine::open(from, Options::default()).await?;
+    // what ended since it was made is still part of it
+    let backup = Engine::open_as_it_is(from.to_owned(), Options::default()).await?;
     let checked = backup.check(|_| ()).await?;
     if let Some(finding) = checked.findings.first() {
         return Err(failed(from, finding));

@@ -84,14 +84,21 @@ const WORKERS: usize = 4;
 pub struct Engine {
     shared: Arc<Shared>,
     committer: Arc<Committer>,
-    upkeep: Upkeep,
+    /// Absent where nothing is to be removed by itself.
+    upkeep: Option<Upkeep>,
     folder: PathBuf,
 }
 
 impl Engine {
     /// Opens the folder, creating it if it is missing. Only one process can have it open.
     pub async fn open(folder: impl Into<PathBuf>, options: Options) -> Result<Arc<Self>, OpenError> {
-        let folder = folder.into();
+        let mut engine = Self::open_as_it_is(folder.into(), options).await?;
+        engine.upkeep = Some(Upkeep::start(&engine.shared, &engine.committer));
+        Ok(Arc::new(engine))
+    }
+
+    /// Opens the folder and removes nothing that time has ended.
+    async fn open_as_it_is(folder: PathBuf, options: Options) -> Result<Self, OpenError> {
         let mut tries = 1;
         let (shared, committer, folder) = loop {
             let (opened, options) = (folder.clone(), options.clone());
@@ -103,8 +110,7 @@ impl Engine {
             }
             tries += 1;
         };
-        let upkeep = Upkeep::start(&shared, &committer);
-        Ok(Arc::new(Self { shared, committer, upkeep, folder }))
+        Ok(Self { shared, committer, upkeep: None, folder })
     }
 
     fn open_now(
@@ -142,7 +148,7 @@ impl Engine {
     /// Finishes what waits and puts everything on disk. Later writes are refused; another process can open the folder
     /// once the last handle is dropped.
     pub async fn close(&self) {
-        self.upkeep.stop();
+        self.upkeep.iter().for_each(Upkeep::stop);
         let (committer, database) = (Arc::clone(&self.committer), self.shared.database.clone());
         let closing = tokio::task::spawn_blocking(move || {
             committer.close();
@@ -158,7 +164,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.upkeep.stop();
+        self.upkeep.iter().for_each(Upkeep::stop);
         self.committer.close();
     }
 }
