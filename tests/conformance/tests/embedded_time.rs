@@ -303,6 +303,12 @@ async fn a_partition_is_kept_below_its_size() {
     );
     timed.engine.sweep().await;
     assert_eq!(watermarks(&timed.engine, "events").await.low, low, "nothing more goes");
+    for _ in 0..5 {
+        append(&timed.engine, "events", 1000).await;
+    }
+    timed.engine.sweep().await;
+    let (low, high) = (low + 5, high + 5);
+    assert_eq!(watermarks(&timed.engine, "events").await, Watermarks { low, high }, "as many as came");
     let timed = timed.reopened(folder.path()).await;
     assert_eq!(watermarks(&timed.engine, "events").await, Watermarks { low, high });
 }

@@ -36,6 +36,8 @@ struct PendingChunks {
     count: u32,
     records: Vec<u8>,
     full: Vec<(u64, Vec<u8>)>,
+    /// Of all its chunks, as they are written.
+    bytes: u64,
 }
 
 impl PendingChunks {
@@ -53,7 +55,9 @@ impl PendingChunks {
 
     fn close(&mut self) {
         let header = ChunkHeader { count: self.count, at: self.at };
-        self.full.push((self.base, encode_chunk(header, &self.records)));
+        let chunk = encode_chunk(header, &self.records);
+        self.bytes += chunk.len() as u64;
+        self.full.push((self.base, chunk));
         self.records.clear();
         (self.base, self.count) = (self.next_offset, 0);
     }
@@ -74,6 +78,7 @@ impl LogAppends {
                 count: 0,
                 records: self.spare.take(),
                 full: Vec::new(),
+                bytes: 0,
             }
         });
         pending.push(run)
@@ -98,7 +103,7 @@ impl LogAppends {
     /// Lets readers have what is now on disk.
     pub(in crate::embedded) fn announce(&mut self) {
         for ((_, partition), pending) in std::mem::take(&mut self.pending) {
-            pending.topic.set_high(partition, pending.next_offset, pending.at);
+            pending.topic.set_high(partition, pending.next_offset, pending.at, pending.bytes);
             pending.topic.announce();
             self.spare.give(pending.records);
         }
