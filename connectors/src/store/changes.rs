@@ -6,7 +6,6 @@
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::error::StoreError;
@@ -28,8 +27,7 @@ pub struct Change {
 }
 
 /// A place in a shard, as the store writes it: digits without leading zeros.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SequenceNumber(pub SmolStr);
 
 impl Ord for SequenceNumber {
@@ -45,8 +43,7 @@ impl PartialOrd for SequenceNumber {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(pub SmolStr);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
