@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fjall::{Database, Keyspace, PersistMode, Readable, Snapshot};
 
 use super::care::{CareError, Part, Progress, blocking};
-use super::shared::open_keyspace;
+use super::shared::{folder_builder, open_keyspace};
 use super::{Engine, Options};
 
 /// What goes into a file of the copy at once, and so is held in memory.
@@ -31,7 +31,7 @@ impl Engine {
         remove_leftover(&unfinished).map_err(|error| failed(&error))?;
         let (snapshot, parts) = self.one_moment();
         let folder = unfinished.clone();
-        let copy = blocking(move || Database::builder(folder).manual_journal_persist(true).open()).await;
+        let copy = blocking(move || folder_builder(&folder).open()).await;
         let copy = copy.map_err(|error| failed(&error))?;
         for (done, part) in parts.iter().enumerate() {
             progress(Progress { what: &part.name, done, of: parts.len() });
@@ -81,7 +81,8 @@ pub async fn restore(
     if !is_engine_folder(from) {
         return Err(CareError::NoBackup { folder: from.to_owned() });
     }
-    let backup = Engine::open(from, Options::default()).await?;
+    // what ended since it was made is still part of it
+    let backup = Engine::open_as_it_is(from.to_owned(), Options::default()).await?;
     let checked = backup.check(|_| ()).await?;
     if let Some(finding) = checked.findings.first() {
         return Err(failed(from, finding));
@@ -143,4 +144,43 @@ fn finish(copy: Database, unfinished: &Path, to: &Path) -> Result<(), fjall::Err
     std::fs::rename(unfinished, to)?;
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok(std::fs::File::open(parent)?.sync_all()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tables::messages::{self, Message};
+    use crate::store::{AdminStore as _, Durability, Returning, WriteStore as _};
+
+    /// As they once were made, with large values compressed in the journal.
+    #[tokio::test]
+    async fn a_backup_with_a_compressed_journal_is_restored() {
+        let place = tempfile::tempdir().unwrap();
+        let engine = Engine::open(place.path().join("data"), Options::default()).await.unwrap();
+        engine.create_table(&messages::SCHEMA).await.unwrap();
+        let write = messages::put_write(&Message {
+            chat_id: "chat_1".into(),
+            sequence: 1,
+            message_id: "msg_1".into(),
+            sender_id: "user_1".into(),
+            client_message_id: "c-1".into(),
+            content: "long ".repeat(1000).into(),
+            content_type: "text/plain".into(),
+            created_at: crate::model::Timestamp::from_unix_millis(1_769_783_400_000),
+        });
+        engine.write(write, Returning::Nothing, Durability::Synced).await.unwrap();
+        let written = engine.check(|_| ()).await.unwrap();
+
+        let (backup, to) = (place.path().join("backup"), place.path().join("to"));
+        let copy = Database::builder(&backup).manual_journal_persist(true).open().unwrap();
+        let (snapshot, parts) = engine.one_moment();
+        for keyspace in parts.iter().flat_map(|part| &part.keyspaces) {
+            copy_keyspace(&snapshot, keyspace, &copy).unwrap();
+        }
+        copy.persist(PersistMode::SyncAll).unwrap();
+        drop(copy);
+        restore(&backup, &to, |_| ()).await.unwrap();
+        let restored = Engine::open(to, Options::default()).await.unwrap();
+        assert_eq!(restored.check(|_| ()).await.unwrap(), written);
+    }
 }

@@ -213,22 +213,30 @@ impl Worker {
         }
     }
 
+    /// Decides the jobs in order and writes them, as a rule in one group.
     fn commit(&mut self, mut jobs: Jobs, durability: Durability) {
-        if let Some(because) = self.failed.clone() {
-            let closed = CommitError::Closed { because };
-            return jobs.into_iter().for_each(|(job, _)| job.answer(Err(&closed)));
+        while !jobs.is_empty() {
+            if let Some(because) = self.failed.clone() {
+                let closed = CommitError::Closed { because };
+                return jobs.into_iter().for_each(|(job, _)| job.answer(Err(&closed)));
+            }
+            jobs = self.commit_group(jobs, durability);
         }
-        if jobs.is_empty() {
-            return;
-        }
+    }
+
+    /// Returns the jobs that there was no room for: what a write changes is known only once it is decided.
+    fn commit_group(&mut self, mut jobs: Jobs, durability: Durability) -> Jobs {
+        let mut decided = 0;
         // A panic in here is a bug; it must not leave callers waiting or half a group behind.
         let committed = catch_unwind(AssertUnwindSafe(|| {
             self.group.begin(self.shared.clock.unix_millis());
-            for (job, _) in &mut jobs {
-                job.decide(&mut self.group);
+            while decided < jobs.len() && self.group.bytes() < GROUP_BYTES {
+                decided += 1;
+                jobs[decided - 1].0.decide(&mut self.group);
             }
             self.group.commit(&self.shared, durability)
         }));
+        let later = jobs.split_off(decided);
         let failed = match committed {
             Ok(Ok(())) => None,
             // what the engine below says of all writes after one of its own threads could not write a file
@@ -241,6 +249,7 @@ impl Worker {
         for (job, _) in jobs {
             job.answer(failed.as_ref().map_or(Ok(()), Err));
         }
+        later
     }
 
     /// After a failed write nobody knows what the disk holds, so nothing more is written.
@@ -272,4 +281,77 @@ fn take_group(jobs: &mut Jobs, room: &mut usize) -> Jobs {
 /// What a job takes of the memory for waiting ones.
 fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX).min(WAITING_KIB)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc;
+    use std::time::SystemTime;
+
+    use tokio::sync::oneshot;
+
+    use super::super::{Clock, Engine, Options};
+    use super::*;
+
+    /// Much larger than it says, as an update of a large item is.
+    struct Large {
+        number: u8,
+        shared: Arc<Shared>,
+        /// Holds up the committer until it is let go.
+        until: Option<mpsc::Receiver<()>>,
+        group: u64,
+        reply: oneshot::Sender<u64>,
+    }
+
+    const LARGE: usize = 1 << 20;
+
+    impl Job for Large {
+        fn bytes(&self) -> usize {
+            100
+        }
+
+        fn decide(&mut self, group: &mut Group) {
+            if let Some(until) = &self.until {
+                until.recv().unwrap();
+            }
+            self.group = group.now;
+            group.put(&self.shared.catalog_rows, vec![b'z', self.number], vec![self.number; LARGE]);
+        }
+
+        fn answer(self: Box<Self>, committed: Result<(), &CommitError>) {
+            committed.unwrap();
+            self.reply.send(self.group).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_group_is_closed_once_it_has_become_large() {
+        let folder = tempfile::tempdir().unwrap();
+        // every group has a time of its own
+        let groups = AtomicU64::new(0);
+        let clock = Clock::from_fn(move || {
+            SystemTime::UNIX_EPOCH + Duration::from_millis(groups.fetch_add(1, Ordering::Relaxed))
+        });
+        let engine = Engine::open(folder.path(), Options { clock, ..Options::default() }).await.unwrap();
+        let (go, until) = mpsc::sync_channel(1); // never full: one word is said
+        let (mut until, mut answers) = (Some(until), Vec::new());
+        for number in 0..100 {
+            let (reply, answer) = oneshot::channel();
+            let shared = Arc::clone(&engine.shared);
+            engine
+                .committer
+                .submit(Box::new(Large { number, shared, until: until.take(), group: 0, reply }))
+                .await;
+            answers.push(answer);
+        }
+        go.send(()).unwrap();
+        let mut groups = Vec::new();
+        for answer in answers {
+            groups.push(answer.await.unwrap());
+        }
+        assert!(groups.is_sorted(), "in order: {groups:?}");
+        let sizes = groups.chunk_by(|a, b| a == b).map(<[u64]>::len);
+        assert!(sizes.max() <= Some(GROUP_BYTES / LARGE), "{groups:?}");
+    }
 }

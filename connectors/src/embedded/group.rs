@@ -27,6 +27,8 @@ const SPARE_ROWS: usize = 16 * 1024;
 pub(super) struct Group {
     /// Milliseconds since 1970 for everything in the group.
     pub(super) now: u64,
+    /// What was put into it, also if something else replaced it.
+    bytes: usize,
     /// One map per keyspace that is written to; a handful at most, so they are searched one by one.
     writes: Vec<(Keyspace, RowWrites)>,
     spare: Vec<RowWrites>,
@@ -37,7 +39,12 @@ pub(super) struct Group {
 impl Group {
     /// Begins the next group.
     pub(super) fn begin(&mut self, now: u64) {
-        self.now = now;
+        (self.now, self.bytes) = (now, 0);
+    }
+
+    /// Roughly what its writes hold in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes + self.changes.bytes() + self.appends.bytes()
     }
 
     pub(super) fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>, fjall::Error> {
@@ -49,10 +56,13 @@ impl Group {
     }
 
     pub(super) fn put(&mut self, keyspace: &Keyspace, key: Vec<u8>, value: impl Into<Vec<u8>>) {
-        self.writes_to(keyspace).insert(key, Some(value.into()));
+        let value = value.into();
+        self.bytes += key.len() + value.len();
+        self.writes_to(keyspace).insert(key, Some(value));
     }
 
     pub(super) fn remove(&mut self, keyspace: &Keyspace, key: Vec<u8>) {
+        self.bytes += key.len();
         self.writes_to(keyspace).insert(key, None);
     }
 

@@ -16,6 +16,10 @@ const START: u8 = 1;
 const ITEM: u8 = 2;
 const END: u8 = 3;
 const CLEAR: u8 = 4;
+/// How a value is written.
+const PLAIN: u8 = 0;
+/// Only in backups of earlier versions: for the journal it is switched off.
+const LZ4: u8 = 1;
 /// The last bytes of a batch. None is zero, so the end of what was written is the last byte that is not.
 const TRAILER: &[u8] = b"FJL\x03";
 /// What the operating system writes as a whole.
@@ -69,10 +73,15 @@ fn follows(sequence: u64, last: Option<u64>) -> bool {
 /// Whether the writer of these bytes, which are no whole batch, was stopped before it had finished and synced.
 ///
 /// A killed process leaves the beginning of a batch. After a loss of power any pages written since the last sync may be
-/// missing, also in front of others that are there. A batch with its end and without such a hole was once whole.
+/// missing, also in front of others that are there. A batch with its end and without such a hole was once whole; holes
+/// in what comes behind it say nothing of it, and may be zeros that somebody wrote.
 fn is_unfinished(rest: &[u8], starts_at: usize) -> bool {
-    let was_whole = rest.ends_with(TRAILER) || has_garbled_trailer(rest) || has_whole_batch(rest);
-    has_missing_page(rest, starts_at) || !was_whole
+    if let Some((_, _, trailer)) = without_trailer(rest) {
+        return is_missing_trailer(trailer, starts_at + rest.len() - trailer.len());
+    }
+    let next = next_whole_batch(rest);
+    let is_over = next.is_some() || rest.ends_with(TRAILER);
+    has_missing_page(&rest[..next.unwrap_or(rest.len())], starts_at) || !is_over
 }
 
 /// Zeros up to where a page begins.
@@ -84,16 +93,18 @@ fn has_missing_page(rest: &[u8], starts_at: usize) -> bool {
     })
 }
 
-/// A batch up to its checksum, and then something else than the beginning of a trailer.
-fn has_garbled_trailer(rest: &[u8]) -> bool {
-    without_trailer(rest).is_some_and(|(_, _, trailer)| !TRAILER.starts_with(trailer))
+/// Whether what stands where a trailer should be is the beginning of one, and then nothing or a page that is missing.
+fn is_missing_trailer(found: &[u8], at: usize) -> bool {
+    let written = found.iter().zip(TRAILER).take_while(|(found, wanted)| found == wanted).count();
+    let page_ends = (at + written + 1).next_multiple_of(PAGE) - at;
+    found[written..page_ends.clamp(written, found.len())].iter().all(|byte| *byte == 0)
 }
 
-/// Whether a batch that can be read stands behind an end somewhere in here.
-fn has_whole_batch(rest: &[u8]) -> bool {
+/// Where the first batch begins that can be read and stands behind the end of another.
+fn next_whole_batch(rest: &[u8]) -> Option<usize> {
     let ends = rest.windows(TRAILER.len()).enumerate().filter(|(_, bytes)| *bytes == TRAILER);
     let mut starts = ends.map(|(at, _)| at + TRAILER.len());
-    starts.any(|start| batch(&rest[start..]).is_some())
+    starts.find(|start| batch(&rest[*start..]).is_some())
 }
 
 struct Batch {
@@ -174,12 +185,16 @@ impl<'a> Bytes<'a> {
     /// An item behind its tag: kind, compression, keyspace, three lengths, key and value. Whole values of bytes that
     /// mean something are the checksum's concern, except for what the engine below would stumble over before that.
     fn pass_item(&mut self) -> Option<()> {
-        let (kind, compression) = (self.u8()?, self.u8()?);
-        // a value or one of two tombstones, and never compressed, since that is switched off for the journal
-        (kind <= 2 && compression == 0).then_some(())?;
+        // a value or one of two tombstones
+        (self.u8()? <= 2).then_some(())?;
+        let compression = self.u8()?;
         self.pass(size_of::<u64>())?;
         let (key, value, on_disk) = (self.u16()?, self.u32()?, self.u32()?);
-        (value == on_disk).then_some(())?;
+        match compression {
+            PLAIN => (value == on_disk).then_some(())?,
+            LZ4 => {}
+            _ => return None,
+        }
         self.pass(usize::from(key))?;
         self.pass(on_disk as usize)
     }

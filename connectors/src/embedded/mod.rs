@@ -6,7 +6,7 @@
 //! fjall, at a moment between two groups (`moment`): they see every finished write, and transactions as a whole.
 //!
 //! - `committer`, `group`: deciding and writing. `shared`: the catalog. `recovery`, `journal`,
-//!   `manifest`: what opening finds.
+//!   `manifest`: what opening finds. `trouble`: what errors of the engine below mean.
 //! - `store`, `log`: the two traits' families on top. [`live`]: live state, which is in memory only and apart from it.
 //! - [`state`]: what a stage keeps, apart from both.
 //! - `care`, `space`, `check`, `compact`, `backup`: looking after a folder.
@@ -29,6 +29,7 @@ mod space;
 mod spare;
 pub mod state;
 mod store;
+mod trouble;
 mod upkeep;
 
 use std::fs::DirBuilder;
@@ -37,10 +38,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fjall::{CompressionType, Database, PersistMode};
+use fjall::PersistMode;
 
 use self::committer::Committer;
-use self::shared::Shared;
+use self::shared::{Shared, folder_builder};
 use self::upkeep::Upkeep;
 
 pub use self::backup::{is_engine_folder, restore};
@@ -83,14 +84,21 @@ const WORKERS: usize = 4;
 pub struct Engine {
     shared: Arc<Shared>,
     committer: Arc<Committer>,
-    upkeep: Upkeep,
+    /// Absent where nothing is to be removed by itself.
+    upkeep: Option<Upkeep>,
     folder: PathBuf,
 }
 
 impl Engine {
     /// Opens the folder, creating it if it is missing. Only one process can have it open.
     pub async fn open(folder: impl Into<PathBuf>, options: Options) -> Result<Arc<Self>, OpenError> {
-        let folder = folder.into();
+        let mut engine = Self::open_as_it_is(folder.into(), options).await?;
+        engine.upkeep = Some(Upkeep::start(&engine.shared, &engine.committer));
+        Ok(Arc::new(engine))
+    }
+
+    /// Opens the folder and removes nothing that time has ended.
+    async fn open_as_it_is(folder: PathBuf, options: Options) -> Result<Self, OpenError> {
         let mut tries = 1;
         let (shared, committer, folder) = loop {
             let (opened, options) = (folder.clone(), options.clone());
@@ -102,8 +110,7 @@ impl Engine {
             }
             tries += 1;
         };
-        let upkeep = Upkeep::start(&shared, &committer);
-        Ok(Arc::new(Self { shared, committer, upkeep, folder }))
+        Ok(Self { shared, committer, upkeep: None, folder })
     }
 
     fn open_now(
@@ -114,22 +121,14 @@ impl Engine {
         // What users wrote is for the owner; a folder that is there keeps the permissions somebody gave it.
         let created = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
         created.map_err(|source| OpenError::Io { folder: folder.clone(), source })?;
-        let builder = Database::builder(&folder)
+        let builder = folder_builder(&folder)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES)
-            .worker_threads(WORKERS)
-            // the committer says when, in one place
-            .manual_journal_persist(true)
-            // what is synced is small or incompressible more often than not; files are compressed later
-            .journal_compression(CompressionType::None);
+            .worker_threads(WORKERS);
         let database = builder.open().map_err(|error| OpenError::new(&folder, error))?;
-        let damaged = |error: &dyn std::fmt::Display| OpenError::Damaged {
-            folder: folder.clone(),
-            what: error.to_string(),
-        };
         let shared = Shared::open(database, options.clock).map_err(|error| OpenError::new(&folder, error))?;
-        store::open_tables(&shared).map_err(|error| damaged(&error))?;
-        log::open_topics(&shared).map_err(|error| damaged(&error))?;
+        store::open_tables(&shared).map_err(|error| OpenError::unread(&folder, &error, error.remedy()))?;
+        log::open_topics(&shared).map_err(|error| OpenError::unread(&folder, &error, error.remedy()))?;
         shared.empty_leftovers().map_err(|error| OpenError::new(&folder, error))?;
         let shared = Arc::new(shared);
         let committer = Committer::start(Arc::clone(&shared), folder.display().to_string());
@@ -149,7 +148,7 @@ impl Engine {
     /// Finishes what waits and puts everything on disk. Later writes are refused; another process can open the folder
     /// once the last handle is dropped.
     pub async fn close(&self) {
-        self.upkeep.stop();
+        self.upkeep.iter().for_each(Upkeep::stop);
         let (committer, database) = (Arc::clone(&self.committer), self.shared.database.clone());
         let closing = tokio::task::spawn_blocking(move || {
             committer.close();
@@ -165,7 +164,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.upkeep.stop();
+        self.upkeep.iter().for_each(Upkeep::stop);
         self.committer.close();
     }
 }

@@ -1,11 +1,14 @@
 //! What opening a folder finds, in words for a person.
 
+use std::fmt::Display;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::journal::{self, Reading};
 use super::manifest;
+use super::trouble::passing;
+use crate::store::Remedy;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -24,11 +27,22 @@ impl OpenError {
         let folder = folder.to_owned();
         match error {
             fjall::Error::Locked => Self::InUse { folder },
-            fjall::Error::Io(source) => Self::Io { folder, source },
             fjall::Error::InvalidVersion(version) => {
                 Self::OtherVersion { folder, what: format!("{version:?}") }
             }
-            other => Self::Damaged { folder, what: other.to_string() },
+            other => match passing(other) {
+                Ok(source) => Self::Io { folder, source },
+                Err(damage) => Self::Damaged { folder, what: damage.to_string() },
+            },
+        }
+    }
+
+    /// What the catalog names could not be read.
+    pub(super) fn unread(folder: &Path, error: &dyn Display, remedy: Remedy) -> Self {
+        let (folder, what) = (folder.to_owned(), error.to_string());
+        match remedy {
+            Remedy::Retry => Self::Io { folder, source: io::Error::other(what) },
+            _ => Self::Damaged { folder, what },
         }
     }
 

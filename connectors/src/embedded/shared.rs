@@ -1,8 +1,12 @@
 //! What the engine's parts share: the database below, the catalog of tables and topics, and the clock.
 
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Snapshot};
+use fjall::{
+    CompressionType, Database, DatabaseBuilder, Keyspace, KeyspaceCreateOptions, KvSeparationOptions,
+    Snapshot,
+};
 use rustc_hash::FxHashMap;
 
 use super::clock::Clock;
@@ -90,6 +94,16 @@ impl Shared {
         group.put(&self.catalog_rows, LAST_ENTRY.to_vec(), (last + 1).to_be_bytes().to_vec());
         Ok(last + 1)
     }
+}
+
+/// How each folder is written, of the engine, of a backup and of what a stage keeps: whoever opens it later reads it the
+/// same way.
+pub(super) fn folder_builder(folder: &Path) -> DatabaseBuilder<Database> {
+    Database::builder(folder)
+        // who writes says when, in one place
+        .manual_journal_persist(true)
+        // what is synced is small or incompressible more often than not; files are compressed later
+        .journal_compression(CompressionType::None)
 }
 
 /// A tree of its own for one kind of rows. Its newest rows are in memory up to this size, then they become a file; the

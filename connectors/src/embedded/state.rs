@@ -8,10 +8,10 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use fjall::{CompressionType, Database, Keyspace, OwnedWriteBatch, PersistMode};
+use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode};
 
 use super::recovery::{self, OpenError};
-use super::shared::open_keyspace;
+use super::shared::{folder_builder, open_keyspace};
 use crate::files::make_whole;
 
 /// Blocks read from disk that are kept in memory.
@@ -52,12 +52,10 @@ impl StateStore {
     }
 
     fn open_in(folder: &Path) -> Result<Self, OpenError> {
-        let builder = Database::builder(folder)
+        let builder = folder_builder(folder)
             .cache_size(CACHE_BYTES)
             .max_journaling_size(JOURNAL_BYTES)
-            .worker_threads(WORKERS)
-            .manual_journal_persist(true)
-            .journal_compression(CompressionType::None);
+            .worker_threads(WORKERS);
         let database = builder.open().map_err(|error| OpenError::new(folder, error))?;
         let rows = open_keyspace(&database, "state").map_err(|error| OpenError::new(folder, error))?;
         Ok(Self { database, rows, folder: folder.display().to_string() })

@@ -90,7 +90,8 @@ pub trait Reader: Send {
 /// A member of a group. Dropping it leaves the group; [`close`](Self::close) does so and waits.
 #[async_trait]
 pub trait Consumer: Reader {
-    /// Everything before these offsets is done with. Durable when it returns; offsets never move backwards by a
+    /// Everything before these offsets is done with. When it returns this outlives the process, and of an engine without
+    /// a server not yet a loss of power, after which some of it is read again. Offsets never move backwards by a
     /// member's own commits. [`LogError::NotAssigned`] if a partition is not this member's any more.
     async fn commit(&mut self, offsets: &Offsets) -> Result<(), LogError>;
 

@@ -6,7 +6,6 @@
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::error::StoreError;
@@ -28,8 +27,7 @@ pub struct Change {
 }
 
 /// A place in a shard, as the store writes it: digits without leading zeros.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SequenceNumber(pub SmolStr);
 
 impl Ord for SequenceNumber {
@@ -45,8 +43,7 @@ impl PartialOrd for SequenceNumber {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(pub SmolStr);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +78,11 @@ pub trait ShardReader: Send {
     /// The next changes, at most `limit`, at once; none if there are none yet. Cancel-safe: a dropped call loses
     /// nothing.
     async fn read(&mut self, limit: usize) -> Result<ShardRead, StoreError>;
+
+    /// Whether the last read ended for the size of what it found, so that there may be more at once.
+    fn has_more(&self) -> bool {
+        false
+    }
 
     /// Returns once there may be more than the last read found. Of a store that cannot tell it never does: that one is
     /// read again from time to time. Cancel-safe.

@@ -63,6 +63,15 @@ impl Update {
         &self.0
     }
 
+    /// The size of the values that it sets.
+    pub(crate) fn size(&self) -> usize {
+        let sizes = self.0.iter().map(|action| match action {
+            Action::Set(_, value) | Action::SetIfMissing(_, value) => value.size(),
+            Action::Add(..) | Action::Remove(_) => 0,
+        });
+        sizes.sum()
+    }
+
     /// The item after the update, or in words why the update cannot apply to it. Attributes are read as they were
     /// before the update.
     pub fn apply(&self, mut item: Item) -> Result<Item, String> {

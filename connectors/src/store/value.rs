@@ -84,7 +84,7 @@ impl Value {
     }
 
     /// The size DynamoDB would charge for it, closely enough for its limits.
-    fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
             Self::Number(number) => number.text_len() / 2 + 2,

@@ -71,7 +71,8 @@ impl ReadJob {
                 ShardRead::Changes(changes) => changes,
             };
             // What is not full was all there was.
-            cursor.waits_first = changes.len() < BATCH;
+            let has_more = cursor.reader.as_ref().is_some_and(|reader| reader.has_more());
+            cursor.waits_first = changes.len() < BATCH && !has_more;
             let Some(first) = changes.first() else {
                 if is_first {
                     return Ok(Found::Changes(Vec::new()));

@@ -5,8 +5,9 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
-use courant_connectors::embedded::{CareError, Engine, Options, restore};
+use courant_connectors::embedded::{CareError, Clock, Engine, Options, restore};
 use courant_connectors::log::{
     AdminLog, NewRecord, ReadLog, Retention, Topic, TopicPartition, TopicSpec, WriteLog,
 };
@@ -191,4 +192,58 @@ async fn a_backup_has_the_offsets_of_groups() {
     engine.backup(&place.path().join("backup"), |_| ()).await.unwrap();
     let copy = open(&place.path().join("backup")).await;
     assert_eq!(copy.committed("readers", &events).await.unwrap(), offsets);
+}
+
+/// Large values as well, which the engine below would write in another way.
+#[tokio::test]
+async fn a_backup_of_large_values_is_restored_whole() {
+    let place = tempfile::tempdir().unwrap();
+    let (backup, to) = (place.path().join("backup"), place.path().join("to"));
+    let engine = prepare(&place.path().join("data")).await;
+    let item = |id: String| Key::new("id", id).into_item().with("fill", "large ".repeat(1000));
+    engine
+        .write(Write::put("left", item("one".into())), Returning::Nothing, Durability::Synced)
+        .await
+        .unwrap();
+    let writes = (0..100).map(|number| Write::put("right", item(format!("row-{number}")))).collect();
+    engine.transact(Transaction { writes, token: None }).await.unwrap();
+    let record = NewRecord { payload: vec![7; 100_000].into(), ..NewRecord::default() };
+    engine.produce(&Topic::from("events"), vec![record]).await.remove(0).unwrap();
+    let written = engine.check(|_| ()).await.unwrap();
+    assert_eq!((written.rows, written.records, written.changes), (101, 1, 101));
+
+    engine.backup(&backup, |_| ()).await.unwrap();
+    let copy = open(&backup).await;
+    assert_eq!(copy.check(|_| ()).await.unwrap(), written);
+    copy.close().await;
+    drop(copy);
+    restore(&backup, &to, |_| ()).await.unwrap();
+    assert_eq!(open(&to).await.check(|_| ()).await.unwrap(), written);
+}
+
+/// What ended since a backup was made is removed from what is restored, and never from the backup.
+#[tokio::test(start_paused = true)]
+async fn a_restore_removes_nothing_from_the_backup() {
+    let place = tempfile::tempdir().unwrap();
+    let (backup, to) = (place.path().join("backup"), place.path().join("to"));
+    let long_ago = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let options = || Options { clock: Clock::from_fn(long_ago), ..Options::default() };
+    let engine = Engine::open(place.path().join("data"), options()).await.unwrap();
+    let ttl = Some(Name::new_static("ends"));
+    engine.create_table(&TableSchema { ttl, ..schema("left") }).await.unwrap();
+    for number in 0..100 {
+        let item = Key::new("id", format!("row-{number}")).into_item().with("ends", 1_000_000_001u64);
+        engine.write(Write::put("left", item), Returning::Nothing, Durability::Ordered).await.unwrap();
+    }
+    engine.backup(&backup, |_| ()).await.unwrap();
+
+    let hours_pass = tokio::spawn(async {
+        loop {
+            tokio::time::advance(Duration::from_secs(3600)).await;
+        }
+    });
+    restore(&backup, &to, |_| ()).await.unwrap();
+    hours_pass.abort();
+    let backup = Engine::open(backup, options()).await.unwrap();
+    assert_eq!(backup.check(|_| ()).await.unwrap().rows, 100);
 }

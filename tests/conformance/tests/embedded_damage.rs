@@ -338,6 +338,30 @@ async fn a_flipped_bit_in_the_journal_is_never_served() {
     assert!(refused > 120, "only {refused} of 150");
 }
 
+/// Zeros that somebody wrote are no page that is missing, as long as they are not in the damaged write itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_bit_in_front_of_zeros_is_refused() {
+    let Written { folder, ends } = prepare().await;
+    let engine = open(folder.path()).await.unwrap();
+    let zeros = NewRecord { payload: vec![0; 20_000].into(), ..NewRecord::default() };
+    engine.produce(&Topic::from("events"), vec![zeros]).await.remove(0).unwrap();
+    engine.close().await;
+    drop(engine);
+    let whole = journal(folder.path());
+    let end = |back: usize| usize::try_from(ends[ends.len() - back]).unwrap();
+    // in the last write before the zeros: in its value, its checksum and its very end
+    for byte in [(end(2) + end(1)) / 2, end(1) - 8, end(1) - 1] {
+        let mut damaged = whole.clone();
+        damaged[byte] ^= 2;
+        let copy = copy_with_journal(folder.path(), &damaged, Some(PREALLOCATED));
+        match open(copy.path()).await {
+            Ok(_) => panic!("damage at {byte} was taken for a write that was not finished"),
+            Err(error) => assert_says_what_to_do(&error, copy.path()),
+        }
+        assert_eq!(journal(copy.path()), damaged);
+    }
+}
+
 /// Whatever file a bit is flipped in, what is read is right or refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flipped_bit_in_a_file_is_never_served() {

@@ -178,6 +178,44 @@ async fn changes_are_kept_for_a_day() {
     assert_eq!(after_the_second, kept, "what was read up to there misses nothing");
 }
 
+/// Who reads too slowly is told, instead of going on behind what it has not seen; who begins anew begins with what is kept.
+#[tokio::test]
+async fn an_open_reader_is_told_what_it_missed() {
+    let folder = tempfile::tempdir().unwrap();
+    let timed = Timed::open(folder.path()).await;
+    let (engine, table) = (&timed.engine, Name::new_static("sessions"));
+    engine.create_table(&schema()).await.unwrap();
+    put(engine, session("a", None)).await;
+    let mut shards = engine.shards(&table).await.unwrap();
+    for shard in shards.clone() {
+        let mut reader = engine.open_shard(&table, &shard.id, ShardStart::Oldest).await.unwrap();
+        if reader.read(1).await.unwrap() == ShardRead::Changes(Vec::new()) {
+            shards.retain(|other| other.id != shard.id);
+        }
+    }
+    let shard = &shards[0].id;
+    let mut slow = engine.open_shard(&table, shard, ShardStart::Oldest).await.unwrap();
+    let mut quick = engine.open_shard(&table, shard, ShardStart::Oldest).await.unwrap();
+    slow.read(1).await.unwrap();
+    put(engine, session("a", Some(START + 9 * DAY))).await;
+    quick.read(10).await.unwrap();
+    timed.pass(DAY + 1);
+    put(engine, session("a", None)).await;
+    engine.sweep().await;
+
+    let missed = slow.read(1).await;
+    assert!(matches!(missed, Err(StoreError::Trimmed { .. })), "{missed:?}");
+    let ShardRead::Changes(read) = quick.read(10).await.unwrap() else { panic!("shards do not end here") };
+    assert_eq!(read.len(), 1, "it had read all that is gone");
+    let mut anew = engine.open_shard(&table, shard, ShardStart::Oldest).await.unwrap();
+    assert_eq!(anew.read(10).await.unwrap(), ShardRead::Changes(read.clone()));
+    // who holds a reader holds the folder
+    drop((slow, quick, anew));
+    let timed = timed.reopened(folder.path()).await;
+    let mut anew = timed.engine.open_shard(&table, shard, ShardStart::Oldest).await.unwrap();
+    assert_eq!(anew.read(10).await.unwrap(), ShardRead::Changes(read));
+}
+
 /// The same transaction under its token is done once within ten minutes, and again after them.
 #[tokio::test]
 async fn tokens_are_known_for_ten_minutes() {
@@ -265,6 +303,12 @@ async fn a_partition_is_kept_below_its_size() {
     );
     timed.engine.sweep().await;
     assert_eq!(watermarks(&timed.engine, "events").await.low, low, "nothing more goes");
+    for _ in 0..5 {
+        append(&timed.engine, "events", 1000).await;
+    }
+    timed.engine.sweep().await;
+    let (low, high) = (low + 5, high + 5);
+    assert_eq!(watermarks(&timed.engine, "events").await, Watermarks { low, high }, "as many as came");
     let timed = timed.reopened(folder.path()).await;
     assert_eq!(watermarks(&timed.engine, "events").await, Watermarks { low, high });
 }

@@ -21,6 +21,8 @@ use crate::log::{Appended, LogError, MAX_RECORD_BYTES, NewRecord, Result, Topic,
 pub(in crate::embedded) struct LogAppends {
     /// By topic number and partition.
     pending: BTreeMap<(u32, u32), PendingChunks>,
+    /// Of all that are pending.
+    bytes: usize,
     /// Buffers of earlier groups.
     spare: SpareBuffers,
 }
@@ -34,6 +36,8 @@ struct PendingChunks {
     count: u32,
     records: Vec<u8>,
     full: Vec<(u64, Vec<u8>)>,
+    /// Of all its chunks, as they are written.
+    bytes: u64,
 }
 
 impl PendingChunks {
@@ -51,7 +55,9 @@ impl PendingChunks {
 
     fn close(&mut self) {
         let header = ChunkHeader { count: self.count, at: self.at };
-        self.full.push((self.base, encode_chunk(header, &self.records)));
+        let chunk = encode_chunk(header, &self.records);
+        self.bytes += chunk.len() as u64;
+        self.full.push((self.base, chunk));
         self.records.clear();
         (self.base, self.count) = (self.next_offset, 0);
     }
@@ -61,6 +67,7 @@ impl LogAppends {
     /// Adds records; returns the offset of the first.
     fn push(&mut self, topic: &Arc<StoredTopic>, run: &Run, now: u64) -> u64 {
         let partition = run.partition;
+        self.bytes += run.bytes.len();
         let pending = self.pending.entry((topic.number, partition)).or_insert_with(|| {
             let high = topic.watermarks(partition).expect("records are given to partitions that exist").high;
             PendingChunks {
@@ -71,9 +78,14 @@ impl LogAppends {
                 count: 0,
                 records: self.spare.take(),
                 full: Vec::new(),
+                bytes: 0,
             }
         });
         pending.push(run)
+    }
+
+    pub(in crate::embedded) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Turns the group's records into writes.
@@ -85,13 +97,13 @@ impl LogAppends {
                 group.put(&chunks.topic.chunks, chunk_key(*partition, base), chunk);
             }
         }
-        group.appends.pending = pending;
+        (group.appends.pending, group.appends.bytes) = (pending, 0);
     }
 
     /// Lets readers have what is now on disk.
     pub(in crate::embedded) fn announce(&mut self) {
         for ((_, partition), pending) in std::mem::take(&mut self.pending) {
-            pending.topic.set_high(partition, pending.next_offset, pending.at);
+            pending.topic.set_high(partition, pending.next_offset, pending.at, pending.bytes);
             pending.topic.announce();
             self.spare.give(pending.records);
         }

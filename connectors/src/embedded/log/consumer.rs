@@ -227,10 +227,13 @@ impl Job for StoreOffsets {
         self.offsets.len() * 64
     }
 
-    /// Outlives the process at once and the machine with the next synced write. Until then a loss of power means
-    /// reading again, which consumers are made for.
+    /// A member's commit outlives the process at once and the machine with the next synced write. Until then a loss of
+    /// power means reading again, which consumers are made for. Where a person has put a group it stays.
     fn durability(&self) -> Durability {
-        Durability::Ordered
+        match self.to {
+            Move::ForwardOnly => Durability::Ordered,
+            Move::Anywhere => Durability::Synced,
+        }
     }
 
     fn decide(&mut self, group: &mut Group) {

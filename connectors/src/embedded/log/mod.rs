@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::committer::CommitError;
+use super::trouble::passing;
 use crate::log::{LogError, Result, Topic};
 
 pub(super) use admin::open_topics;
@@ -35,9 +36,9 @@ impl Engine {
 
 /// A failed read of the engine below. What fails its checksum is not served.
 fn read_error(error: fjall::Error) -> LogError {
-    match error {
-        fjall::Error::Io(error) => LogError::Unavailable(format!("reading failed: {error}")),
-        other => LogError::Damaged(other.to_string()),
+    match passing(error) {
+        Ok(error) => LogError::Unavailable(format!("reading failed: {error}")),
+        Err(damage) => LogError::Damaged(damage.to_string()),
     }
 }
 

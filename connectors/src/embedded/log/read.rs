@@ -166,20 +166,32 @@ impl PartitionReader {
         let mut bytes = 0;
         let high = self.topic.watermarks(partition.partition)?.high;
         while self.next_offset < high && records.len() < max && bytes < FETCH_BYTES {
+            match self.next_record(partition) {
+                Ok(record) => {
+                    bytes += record.payload.len();
+                    records.push(record);
+                }
+                // what came before it is handed out, and the next read meets it again
+                Err(_) if !records.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(records)
+    }
+
+    /// The record at the next offset, which is below the partition's end.
+    fn next_record(&mut self, partition: &TopicPartition) -> Result<LogRecord> {
+        loop {
             if self.chunk.is_none() {
                 self.chunk = Some(self.next_chunk(partition)?);
             }
             let cursor = self.chunk.as_mut().expect("it was just put there");
-            match cursor.next()? {
-                Some(record) => {
-                    bytes += record.payload.len();
-                    self.next_offset = record.offset + 1;
-                    records.push(record);
-                }
-                None => self.chunk = None,
+            if let Some(record) = cursor.next()? {
+                self.next_offset = record.offset + 1;
+                return Ok(record);
             }
+            self.chunk = None;
         }
-        Ok(records)
     }
 }
 
@@ -204,5 +216,40 @@ impl Reader for PartitionReaders {
 
     fn lag(&self) -> Vec<(TopicPartition, u64)> {
         self.lag_by_partition()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Options;
+    use super::super::topic::chunk_key;
+    use super::*;
+    use crate::log::{AdminLog as _, NewRecord, Retention, TopicSpec, WriteLog as _};
+
+    #[tokio::test]
+    async fn what_is_in_front_of_damage_is_read_and_the_damage_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::open(folder.path(), Options::default()).await.unwrap();
+        let topic = Topic::from("events");
+        let spec =
+            TopicSpec { name: topic.clone(), partitions: 1, retention: Retention::default(), replication: 1 };
+        engine.create_topic(&spec).await.unwrap();
+        for _ in 0..3 {
+            let record = NewRecord { payload: vec![7; 100].into(), ..NewRecord::default() };
+            engine.produce(&topic, vec![record]).await.remove(0).unwrap();
+        }
+        let chunks = engine.topic(&topic).unwrap().chunks.clone();
+        let second = chunks.get(chunk_key(0, 1)).unwrap().unwrap();
+        chunks.insert(chunk_key(0, 1), &second[..second.len() - 5]).unwrap();
+
+        let mut reader = engine.read_from([(TopicPartition::new(&topic, 0), 0)].into()).await.unwrap();
+        match reader.fetch(10).await {
+            Ok(Fetch::Records { records, .. }) => assert_eq!(records.len(), 1),
+            other => panic!("{other:?}"),
+        }
+        for _ in 0..2 {
+            let damaged = reader.fetch(10).await;
+            assert!(matches!(damaged, Err(LogError::Damaged(_))), "{damaged:?}");
+        }
     }
 }

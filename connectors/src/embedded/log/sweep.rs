@@ -50,10 +50,10 @@ fn trim(topic: &StoredTopic, partition: u32, group: &mut Group) -> Result<usize>
     let oldest =
         retention.age.map(|age| group.now.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)));
     let mut excess = match retention.bytes {
-        Some(limit) => partition_bytes(topic, partition)?.saturating_sub(limit),
+        Some(limit) => topic.partition_bytes(partition)?.saturating_sub(limit),
         None => 0,
     };
-    let (mut removed, mut low) = (0, topic.watermarks(partition)?.low);
+    let (mut removed, mut removed_bytes, mut low) = (0, 0, topic.watermarks(partition)?.low);
     for guard in topic.chunks.range(chunk_key(partition, 0)..=chunk_key(partition, u64::MAX)).take(AT_ONCE) {
         let (key, chunk) = guard.into_inner().map_err(read_error)?;
         let header = decode_header(&chunk)?.0;
@@ -66,6 +66,7 @@ fn trim(topic: &StoredTopic, partition: u32, group: &mut Group) -> Result<usize>
         low = base_offset(&key)? + u64::from(header.count);
         group.remove(&topic.chunks, key.to_vec());
         removed += 1;
+        removed_bytes += bytes;
     }
     if removed > 0 && low == topic.watermarks(partition)?.high {
         let end = PartitionEnd { high: low, last_at: topic.last_at(partition) };
@@ -73,14 +74,8 @@ fn trim(topic: &StoredTopic, partition: u32, group: &mut Group) -> Result<usize>
         group.put(&topic.chunks, end_key(partition), bytes);
     }
     // before the chunks are gone, so that a reader that misses one finds out why
-    topic.set_low(partition, low);
+    topic.set_low(partition, low, removed_bytes);
     Ok(removed)
-}
-
-fn partition_bytes(topic: &StoredTopic, partition: u32) -> Result<u64> {
-    let chunks = topic.chunks.range(chunk_key(partition, 0)..=chunk_key(partition, u64::MAX));
-    let sizes = chunks.map(|guard| guard.size().map(u64::from).map_err(read_error));
-    sizes.sum()
 }
 
 impl Job for SweepLog {

@@ -1,5 +1,6 @@
 //! A topic as the engine keeps it: one keyspace, chunks by partition and first offset, and the ends in memory.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -38,6 +39,8 @@ struct PartitionEnds {
     high: AtomicU64,
     /// Time of the last chunk; times never fall, even if the clock does.
     last_at: AtomicU64,
+    /// Of its chunks, once somebody has counted them.
+    bytes: OnceLock<AtomicU64>,
 }
 
 /// Stands in for a partition's last chunk once retention removed that.
@@ -107,14 +110,35 @@ impl StoredTopic {
         self.partitions[partition as usize].last_at.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_high(&self, partition: u32, high: u64, at: u64) {
+    /// There is more, of so many bytes.
+    pub(super) fn set_high(&self, partition: u32, high: u64, at: u64, more_bytes: u64) {
         let ends = &self.partitions[partition as usize];
         ends.last_at.store(at, Ordering::Relaxed);
+        if let Some(bytes) = ends.bytes.get() {
+            bytes.fetch_add(more_bytes, Ordering::Relaxed);
+        }
         ends.high.store(high, Ordering::Release);
     }
 
-    pub(super) fn set_low(&self, partition: u32, low: u64) {
-        self.partitions[partition as usize].low.store(low, Ordering::Release);
+    /// There is less, of so many bytes.
+    pub(super) fn set_low(&self, partition: u32, low: u64, less_bytes: u64) {
+        let ends = &self.partitions[partition as usize];
+        if let Some(bytes) = ends.bytes.get() {
+            bytes.fetch_sub(less_bytes, Ordering::Relaxed);
+        }
+        ends.low.store(low, Ordering::Release);
+    }
+
+    /// What the partition's chunks take. For the committer; the first time it counts them.
+    pub(super) fn partition_bytes(&self, partition: u32) -> Result<u64> {
+        let ends = self.ends(partition)?;
+        if let Some(bytes) = ends.bytes.get() {
+            return Ok(bytes.load(Ordering::Relaxed));
+        }
+        let chunks = self.chunks.range(chunk_key(partition, 0)..=chunk_key(partition, u64::MAX));
+        let sizes = chunks.map(|guard| guard.size().map(u64::from).map_err(read_error));
+        let counted = sizes.sum::<Result<u64>>()?;
+        Ok(ends.bytes.get_or_init(|| counted.into()).load(Ordering::Relaxed))
     }
 
     pub(super) fn announce(&self) {

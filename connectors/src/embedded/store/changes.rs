@@ -10,22 +10,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use fjall::{Keyspace, Readable as _, Slice, Snapshot};
-use smol_str::{SmolStr, ToSmolStr, format_smolstr};
+use smol_str::format_smolstr;
 use tokio::sync::watch;
 
 use super::super::Engine;
-use super::super::clock::from_unix_millis;
 use super::super::group::Group;
-use super::super::shared::Shared;
 use super::super::spare::SpareBuffers;
 use super::encoding::shard_of;
+use super::shard::Reader;
 use super::table::Table;
 use super::{damaged, read_error};
 use crate::store::codec::{push_number, take_item, take_number};
-use crate::store::{
-    Change, ChangeStream, Item, Key, Name, Result, SequenceNumber, Shard, ShardId, ShardRead, ShardReader,
-    ShardStart, StoreError, TableSchema,
-};
+use crate::store::{ChangeStream, Item, Name, Result, Shard, ShardId, ShardReader, ShardStart, StoreError};
 
 /// Enough for as many workers on one table; more would make the entries of a group smaller.
 const SHARDS: u8 = 4;
@@ -34,12 +30,12 @@ const LAST_NUMBER: &[u8] = b"last-change";
 
 /// A change as it is read. It is written from items that are encoded already, see [`RawChange`].
 #[derive(Debug, Clone)]
-struct StoredChange {
+pub(super) struct StoredChange {
     /// Milliseconds since 1970.
-    at: u64,
-    old: Option<Item>,
-    new: Option<Item>,
-    expired: bool,
+    pub(super) at: u64,
+    pub(super) old: Option<Item>,
+    pub(super) new: Option<Item>,
+    pub(super) expired: bool,
 }
 
 /// A change on its way: its items are the bytes of the rows.
@@ -63,7 +59,7 @@ impl RawChange<'_> {
 }
 
 impl StoredChange {
-    fn take(rest: &mut &[u8]) -> Result<Self> {
+    pub(super) fn take(rest: &mut &[u8]) -> Result<Self> {
         let at = take_number(rest)?;
         let old = take_flag(rest)?.then(|| take_item(rest)).transpose()?;
         let new = take_flag(rest)?.then(|| take_item(rest)).transpose()?;
@@ -80,6 +76,8 @@ fn take_flag(rest: &mut &[u8]) -> Result<bool> {
 pub(in crate::embedded) struct StoreChanges {
     /// By table number and shard.
     pending: BTreeMap<(u32, u8), ShardChanges>,
+    /// Of all that are pending.
+    bytes: usize,
     numbering: Option<Arc<Numbering>>,
     /// Who waits for what is being committed.
     written: Vec<watch::Sender<()>>,
@@ -119,6 +117,15 @@ impl Numbering {
         Ok(Self { last: AtomicU64::new(last), catalog: catalog.clone() })
     }
 
+    /// What was removed of a table's stream so far.
+    pub(super) fn trimmed(&self, table: u32) -> std::result::Result<Trimmed, fjall::Error> {
+        let mut trimmed = Trimmed::default();
+        for (shard, to) in (0..SHARDS).zip(&mut trimmed.0) {
+            *to = number(self.catalog.get(trim_key(table, shard))?).into();
+        }
+        Ok(trimmed)
+    }
+
     /// The highest number that readers can see. The highest given may be that of a change they cannot see yet, and who
     /// reads from there on would miss it: it is neither in the stream after this nor in a scan of the table.
     fn last_seen(&self, moment: &Snapshot) -> Result<u64> {
@@ -141,13 +148,20 @@ impl StoreChanges {
             count: 0,
             bytes: self.spare.take(),
         });
+        let before = shard.bytes.len();
         change.write(&mut shard.bytes);
         shard.count += 1;
+        self.bytes += shard.bytes.len() - before;
+    }
+
+    pub(in crate::embedded) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Turns the group's changes into writes. Only the committer numbers changes, so nothing comes in between.
     pub(in crate::embedded) fn write(group: &mut Group) {
         let Some(numbering) = group.changes.numbering.take() else { return };
+        group.changes.bytes = 0;
         let mut last = numbering.last.load(Ordering::Relaxed);
         for ((_, shard), changes) in std::mem::take(&mut group.changes.pending) {
             group.put(&changes.keyspace, entry_key(shard, last + 1), changes.entry());
@@ -172,19 +186,34 @@ impl StoreChanges {
 pub(super) struct Wakes([watch::Sender<()>; SHARDS as usize]);
 
 impl Wakes {
-    fn of(&self, shard: u8) -> &watch::Sender<()> {
+    pub(super) fn of(&self, shard: u8) -> &watch::Sender<()> {
         &self.0[usize::from(shard)]
     }
 }
 
-fn entry_key(shard: u8, first: u64) -> Vec<u8> {
+/// The highest number of each shard that was removed because of its age. In memory what the catalog has on disk, since
+/// every read of a stream looks at it.
+#[derive(Default)]
+pub(super) struct Trimmed([AtomicU64; SHARDS as usize]);
+
+impl Trimmed {
+    fn to(&self, shard: u8) -> &AtomicU64 {
+        &self.0[usize::from(shard)]
+    }
+}
+
+fn trim_key(table: u32, shard: u8) -> Vec<u8> {
+    format!("trimmed/{table}/{shard}").into_bytes()
+}
+
+pub(super) fn entry_key(shard: u8, first: u64) -> Vec<u8> {
     let mut key = Vec::with_capacity(9);
     key.push(shard);
     key.extend_from_slice(&first.to_be_bytes());
     key
 }
 
-fn first_number(key: &[u8]) -> Result<u64> {
+pub(super) fn first_number(key: &[u8]) -> Result<u64> {
     let number = key.get(1..).and_then(|bytes| bytes.try_into().ok());
     number.map(u64::from_be_bytes).ok_or_else(|| damaged("a change has no number"))
 }
@@ -212,19 +241,17 @@ impl ChangeStream for Engine {
             StoreError::Invalid(format!("table '{}' has no shard '{}'", table.schema.name, shard.0))
         })?;
         let after = match start {
-            ShardStart::Oldest => 0,
+            ShardStart::Oldest => table.trimmed_to(shard),
             ShardStart::Latest => table.numbering.last_seen(&self.shared.moment())?,
             ShardStart::After(number) => {
                 let after = number.0.parse().map_err(|_| {
                     StoreError::Invalid(format!("'{}' is no place in a change stream", number.0))
                 })?;
-                self.check_kept(&table, shard, after, &number.0)?;
+                table.check_kept(shard, after)?;
                 after
             }
         };
-        let woken = table.wakes.of(shard).subscribe();
-        let shared = Arc::clone(&self.shared);
-        Ok(Box::new(Reader { shared, table, changes, shard, after, is_inside: true, woken }))
+        Ok(Box::new(Reader::new(Arc::clone(&self.shared), table, changes, shard, after)))
     }
 }
 
@@ -238,27 +265,20 @@ impl Engine {
             ))),
         }
     }
-
-    fn check_kept(&self, table: &Table, shard: u8, after: u64, position: &SmolStr) -> Result<()> {
-        if after < table.trimmed_to(&self.shared, shard)? {
-            return Err(StoreError::Trimmed {
-                table: table.schema.name.clone(),
-                position: position.to_string(),
-            });
-        }
-        Ok(())
-    }
 }
 
 impl Table {
-    fn trim_key(&self, shard: u8) -> Vec<u8> {
-        format!("trimmed/{}/{shard}", self.number).into_bytes()
+    fn trimmed_to(&self, shard: u8) -> u64 {
+        self.trimmed.to(shard).load(Ordering::Acquire)
     }
 
-    /// The highest number of a shard that was removed because of its age.
-    fn trimmed_to(&self, shared: &Shared, shard: u8) -> Result<u64> {
-        let bytes = shared.moment().get(&shared.catalog_rows, self.trim_key(shard)).map_err(read_error)?;
-        Ok(number(bytes))
+    /// That nothing behind this number was removed. A removal is noted before anybody sees it, so who has a moment
+    /// already, and asks then, misses nothing in it.
+    pub(super) fn check_kept(&self, shard: u8, after: u64) -> Result<()> {
+        if after < self.trimmed_to(shard) {
+            return Err(StoreError::Trimmed { table: self.name().clone(), position: after.to_string() });
+        }
+        Ok(())
     }
 
     /// Removes entries older than this, at most `limit`; returns how many.
@@ -284,69 +304,12 @@ impl Table {
                 removed += 1;
             }
             if let Some(trimmed_to) = trimmed_to {
-                group.put(catalog, self.trim_key(shard), trimmed_to.to_be_bytes().to_vec());
+                group.put(catalog, trim_key(self.number, shard), trimmed_to.to_be_bytes().to_vec());
+                // before it is gone, so that a reader that misses it finds out why
+                self.trimmed.to(shard).store(trimmed_to, Ordering::Release);
             }
         }
         Ok(removed)
-    }
-}
-
-struct Reader {
-    shared: Arc<Shared>,
-    table: Arc<Table>,
-    changes: Keyspace,
-    shard: u8,
-    /// The last number handed out.
-    after: u64,
-    /// Whether the entry of that one may hold later ones.
-    is_inside: bool,
-    woken: watch::Receiver<()>,
-}
-
-impl Reader {
-    /// Where the entry is that holds the next change, or would be.
-    fn next_entry(&self, moment: &Snapshot) -> Result<Vec<u8>> {
-        let wanted = entry_key(self.shard, self.after + 1);
-        if !self.is_inside {
-            return Ok(wanted);
-        }
-        let begins = moment.range(&self.changes, entry_key(self.shard, 0)..=wanted.clone()).next_back();
-        let begins = begins.map(fjall::Guard::key).transpose().map_err(read_error)?;
-        Ok(begins.map_or(wanted, |key| key.to_vec()))
-    }
-}
-
-#[async_trait]
-impl ShardReader for Reader {
-    async fn read(&mut self, limit: usize) -> Result<ShardRead> {
-        self.table.check_exists()?;
-        // marked before looking: what is committed afterwards wakes the next wait
-        self.woken.mark_unchanged();
-        let moment = self.shared.moment();
-        let begins = self.next_entry(&moment)?;
-        let mut found = Vec::new();
-        for guard in moment.range(&self.changes, begins..=entry_key(self.shard, u64::MAX)) {
-            let (key, value) = guard.into_inner().map_err(read_error)?;
-            let first = first_number(&key)?;
-            let stored = decode(&value)?;
-            let next_entry = first + stored.len() as u64;
-            for (number, stored) in (first..).zip(stored) {
-                if number > self.after && found.len() < limit {
-                    found.push(change(&self.table.schema, number, stored)?);
-                    self.after = number;
-                }
-            }
-            self.is_inside = self.after + 1 < next_entry;
-            if found.len() >= limit {
-                break;
-            }
-        }
-        Ok(ShardRead::Changes(found))
-    }
-
-    async fn wait(&mut self) {
-        // an error means that the table is gone, which the next read tells
-        let _ = self.woken.changed().await;
     }
 }
 
@@ -359,21 +322,6 @@ pub(super) fn entry_numbers(key: &[u8], value: &[u8]) -> Result<std::ops::Range<
 fn decode(bytes: &[u8]) -> Result<Vec<StoredChange>> {
     let mut rest = bytes;
     (0..take_number(&mut rest)?).map(|_| StoredChange::take(&mut rest)).collect()
-}
-
-fn change(schema: &TableSchema, number: u64, stored: StoredChange) -> Result<Change> {
-    let StoredChange { at, old, new, expired } = stored;
-    let item = new.as_ref().or(old.as_ref()).ok_or_else(|| damaged("a change of nothing"))?;
-    let value = |name: &Name| {
-        let value = item.get(name).cloned().ok_or_else(|| damaged("a changed item has no key"))?;
-        Ok::<_, StoreError>((name.clone(), value))
-    };
-    let key = Key {
-        partition: value(&schema.partition.name)?,
-        sort: schema.sort.as_ref().map(|sort| value(&sort.name)).transpose()?,
-    };
-    let sequence = SequenceNumber(number.to_smolstr());
-    Ok(Change { sequence, at: from_unix_millis(at), key, old, new, expired })
 }
 
 #[cfg(test)]

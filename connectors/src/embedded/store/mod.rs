@@ -1,6 +1,7 @@
 //! The store in the embedded engine.
 //!
-//! - `encoding`: keys whose bytes are in order; `codec`: items as bytes; `table`: rows, indexes and ends; `changes`: the change stream.
+//! - `encoding`: keys whose bytes are in order; `codec`: items as bytes; `table`: rows, indexes and ends; `changes`: the change stream,
+//!   `shard`: reading it.
 //! - `read`: gets, queries, scans; `prepared`, `write`: what the committer decides; `tokens`: transactions done before.
 //! - `admin`: tables come and go; `sweep`: what time removes; `check`: whether all agrees; `plain`: for measuring.
 
@@ -11,6 +12,7 @@ mod encoding;
 mod plain;
 mod prepared;
 mod read;
+mod shard;
 mod sweep;
 mod table;
 mod tokens;
@@ -20,6 +22,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::committer::CommitError;
+use super::trouble::passing;
 use crate::store::{Name, Result, StoreError};
 
 pub(super) use admin::open_tables;
@@ -38,9 +41,9 @@ impl Engine {
 
 /// A failed read of the engine below. What fails its checksum is not served.
 fn read_error(error: fjall::Error) -> StoreError {
-    match error {
-        fjall::Error::Io(error) => StoreError::Unavailable(format!("reading failed: {error}")),
-        other => StoreError::Damaged(other.to_string()),
+    match passing(error) {
+        Ok(error) => StoreError::Unavailable(format!("reading failed: {error}")),
+        Err(damage) => StoreError::Damaged(damage.to_string()),
     }
 }
 

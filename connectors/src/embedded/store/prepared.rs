@@ -84,7 +84,9 @@ impl Prepared {
     pub(super) fn bytes(&self) -> usize {
         let body = match &self.action {
             Action::Put { encoded, .. } => 2 * encoded.len(),
-            Action::Update { .. } | Action::Delete | Action::Check => 0,
+            // with what it changes it can be much more, which only deciding it tells
+            Action::Update { update, .. } => 2 * update.size(),
+            Action::Delete | Action::Check => 0,
         };
         128 + self.row.len() + body
     }

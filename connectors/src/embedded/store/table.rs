@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::super::group::Group;
 use super::super::shared::open_keyspace;
 use super::super::space::{IndexSpace, TableSpace};
-use super::changes::{Numbering, RawChange, Wakes};
+use super::changes::{Numbering, RawChange, Trimmed, Wakes};
 use super::encoding::{check_key, index_key};
 use crate::store::codec::{decode_item, encode_item};
 use crate::store::{
@@ -34,6 +34,7 @@ pub(in crate::embedded) struct Table {
     pub(super) expiry: Option<Keyspace>,
     pub(super) changes: Option<Keyspace>,
     pub(super) wakes: Wakes,
+    pub(super) trimmed: Trimmed,
     pub(super) numbering: Arc<Numbering>,
     /// Set by the committer, which then refuses what was on its way.
     pub(super) dropped: AtomicBool,
@@ -84,6 +85,7 @@ impl Table {
             expiry: schema.ttl.as_ref().map(|_| keyspace("expiry")).transpose()?,
             changes: (schema.stream == Stream::OldAndNewImages).then(|| keyspace("changes")).transpose()?,
             wakes: Wakes::default(),
+            trimmed: numbering.trimmed(*number)?,
             numbering: Arc::clone(numbering),
             dropped: AtomicBool::new(false),
         })

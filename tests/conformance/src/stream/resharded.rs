@@ -292,6 +292,10 @@ impl ShardReader for Reader {
         }
     }
 
+    fn has_more(&self) -> bool {
+        self.real.has_more()
+    }
+
     async fn wait(&mut self) {
         self.real.wait().await;
     }
