@@ -57,7 +57,6 @@ impl Grant {
         self
     }
 
-    /// Key families have handles of their own, one trait each; what is granted here is for the server's rules.
     #[must_use]
     pub fn family(mut self, name: impl Into<Name>, access: Access) -> Self {
         self.families.entry(name.into()).or_default().insert(access);
