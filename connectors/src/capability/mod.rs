@@ -6,8 +6,8 @@
 //! [`RestrictedLive`] answer `NotAllowed` to everything outside it. So a declaration that is too small is found by the
 //! first test of its stage, and [`policy`] hands the same declarations to servers as access rules.
 //!
-//! Reading everything (a scan, a change stream) is granted apart from looking things up, and making and removing
-//! tables apart from both.
+//! Reading everything (a scan, a change stream) is granted apart from looking things up; making and removing tables and
+//! topics is granted to nobody.
 //!
 //! ```
 //! # use std::sync::Arc;
