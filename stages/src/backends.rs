@@ -2,14 +2,14 @@
 //!
 //! A process opens its connections once and offers them to its stages. A stage asks for handles when it is built, which
 //! does no I/O and works without connections, as when a file is only checked; whether there are any is found out when
-//! it is opened. Store and log are fenced in by what the stage declares, so that a declaration that is too small is
+//! it is opened. All of them are fenced in by what the stage declares, so that a declaration that is too small is
 //! found by the stage's first test and not by the access rules of a server.
 
 use std::sync::Arc;
 
-use courant_connectors::capability::{self, Grant, RestrictedLog, RestrictedStore};
+use courant_connectors::capability::{self, Grant, RestrictedLive, RestrictedLog, RestrictedStore};
 use courant_connectors::connections::Connected;
-use courant_connectors::live::{Live, LiveError};
+use courant_connectors::live::LiveError;
 use courant_connectors::log::LogError;
 use courant_connectors::store::{Remedy, StoreError};
 use courant_pipeline::spec::{Access, BuildContext, Level, Mode};
@@ -36,9 +36,8 @@ impl Backends {
         Ok(RestrictedLog::new(Arc::clone(&self.connected()?.log), Arc::clone(&self.grant)))
     }
 
-    /// Key families have a trait each: hold the narrowest that will do.
-    pub fn live(&self) -> Result<Arc<dyn Live>, StageError> {
-        Ok(Arc::clone(&self.connected()?.live))
+    pub fn live(&self) -> Result<RestrictedLive, StageError> {
+        Ok(RestrictedLive::new(Arc::clone(&self.connected()?.live), Arc::clone(&self.grant)))
     }
 
     fn connected(&self) -> Result<&Connected, StageError> {

@@ -45,21 +45,34 @@ pub(super) fn check_names<'a>(
 
 /// What became of one table or topic that was to be created.
 pub(super) enum Outcome {
-    Created { warnings: Vec<String> },
+    Created {
+        warnings: Vec<String>,
+    },
     Exists,
+    /// It was there, and this was off.
+    Completed {
+        turned_on: Vec<&'static str>,
+        warnings: Vec<String>,
+    },
 }
 
 pub(super) fn report_creation(name: &str, outcome: &Outcome) -> anyhow::Result<()> {
-    match outcome {
-        Outcome::Exists => say(&format!("exists   {name}")),
+    let warnings = match outcome {
+        Outcome::Exists => return say(&format!("exists   {name}")),
         Outcome::Created { warnings } => {
             say(&format!("created  {name}"))?;
-            for warning in warnings {
-                eprintln!("warning: {warning}");
-            }
-            Ok(())
+            warnings
         }
+        Outcome::Completed { turned_on, warnings } => {
+            let turned_on: String = turned_on.iter().map(|what| format!("; turned on {what}")).collect();
+            say(&format!("exists   {name}{turned_on}"))?;
+            warnings
+        }
+    };
+    for warning in warnings {
+        eprintln!("warning: {warning}");
     }
+    Ok(())
 }
 
 /// What comparing came to.

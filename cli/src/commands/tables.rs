@@ -55,6 +55,7 @@ async fn create(store: &dyn Store, wanted: &[TableSchema]) -> anyhow::Result<()>
         let outcome = match store.create_table(schema).await? {
             Created::New { warnings } => Outcome::Created { warnings },
             Created::Existing => Outcome::Exists,
+            Created::Completed { turned_on, warnings } => Outcome::Completed { turned_on, warnings },
         };
         report_creation(&schema.name, &outcome)?;
     }

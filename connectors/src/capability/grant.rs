@@ -30,14 +30,13 @@ impl Access {
 
 type Names = BTreeMap<Name, BTreeSet<Access>>;
 
-/// Tables, topics and key families with what may be done to each. Nothing unless it is added.
+/// Tables, topics and key families with what may be done to each. Nothing unless it is added, and nobody is granted to make
+/// or remove any: that is done with the connection itself, by `courant tables` and `courant topics`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grant {
     tables: Names,
     topics: Names,
     families: Names,
-    administers_store: bool,
-    administers_log: bool,
 }
 
 impl Grant {
@@ -57,24 +56,9 @@ impl Grant {
         self
     }
 
-    /// Key families have handles of their own, one trait each; what is granted here is for the server's rules.
     #[must_use]
     pub fn family(mut self, name: impl Into<Name>, access: Access) -> Self {
         self.families.entry(name.into()).or_default().insert(access);
-        self
-    }
-
-    /// Making, describing and removing tables, whatever their name.
-    #[must_use]
-    pub fn administer_store(mut self) -> Self {
-        self.administers_store = true;
-        self
-    }
-
-    /// Making, describing and removing topics, whatever their name.
-    #[must_use]
-    pub fn administer_log(mut self) -> Self {
-        self.administers_log = true;
         self
     }
 
@@ -91,8 +75,6 @@ impl Grant {
                 mine.entry(name).or_default().extend(accesses);
             }
         }
-        self.administers_store |= other.administers_store;
-        self.administers_log |= other.administers_log;
         self
     }
 
@@ -106,14 +88,6 @@ impl Grant {
 
     pub fn allows_family(&self, name: &str, access: Access) -> bool {
         allows(&self.families, name, access)
-    }
-
-    pub fn administers_store(&self) -> bool {
-        self.administers_store
-    }
-
-    pub fn administers_log(&self) -> bool {
-        self.administers_log
     }
 
     /// For making access rules of it, in the order of the names.
@@ -149,17 +123,15 @@ mod tests {
         assert!(!grant.allows_table("messages", Access::Read), "writing does not include reading");
         assert!(!grant.allows_topic("messages", Access::Write), "a topic is not the table of its name");
         assert!(!grant.allows_family("messages", Access::Read));
-        assert!(!grant.administers_store() && !grant.administers_log());
     }
 
     #[test]
     fn a_pipeline_may_what_its_stages_may() {
         let reader = Grant::nothing().table("chats", Access::Read).family("chat_members", Access::Write);
-        let writer = Grant::nothing().table("chats", Access::Write).topic("t", Access::Read).administer_log();
+        let writer = Grant::nothing().table("chats", Access::Write).topic("t", Access::Read);
         let both = reader.and(writer);
         let tables: Vec<_> = both.tables().map(|(name, access)| (name.as_str(), access)).collect();
         assert_eq!(tables, [("chats", Access::Read), ("chats", Access::Write)]);
         assert_eq!((both.topics().count(), both.families().count()), (1, 1));
-        assert!(both.administers_log() && !both.administers_store());
     }
 }

@@ -1,13 +1,13 @@
 //! Handles that cannot do more than their holder should.
 //!
 //! Two fences, one at compile time and one at run time. What a holder may do at all is the trait of its handle: a
-//! [`ReadStore`](crate::store::ReadStore) has no method that writes, so code that holds one cannot. Which tables and
-//! topics is a [`Grant`], made of what stages declare; [`RestrictedStore`] and [`RestrictedLog`] answer `NotAllowed`
-//! to everything outside it. So a declaration that is too small is found by the first test of its stage, and [`policy`]
-//! hands the same declarations to servers as access rules.
+//! [`ReadStore`](crate::store::ReadStore) has no method that writes, so code that holds one cannot. Which tables, topics
+//! and key families is a [`Grant`], made of what stages declare; [`RestrictedStore`], [`RestrictedLog`] and
+//! [`RestrictedLive`] answer `NotAllowed` to everything outside it. So a declaration that is too small is found by the
+//! first test of its stage, and [`policy`] hands the same declarations to servers as access rules.
 //!
-//! Reading everything (a scan, a change stream) is granted apart from looking things up, and making and removing
-//! tables apart from both.
+//! Reading everything (a scan, a change stream) is granted apart from looking things up; making and removing tables and
+//! topics is granted to nobody.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -31,10 +31,12 @@
 //! ```
 
 mod grant;
+mod live;
 mod log;
 pub mod policy;
 mod store;
 
 pub use grant::{Access, Grant};
+pub use live::RestrictedLive;
 pub use log::RestrictedLog;
 pub use store::RestrictedStore;

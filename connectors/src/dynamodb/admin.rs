@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::DynamoDb;
 use super::attempts::Attempts;
+use super::describe::{POINT_IN_TIME_RECOVERY, TTL};
 use super::error::{Doing, code};
 use crate::store::{
     AdminStore, Capacity, Created, KeyAttribute, KeyKind, Name, Projection, Result, StoreError, Stream,
@@ -53,7 +54,7 @@ impl AdminStore for DynamoDb {
             Ok(_) => {}
             Err(error) if code(&error) == Some("ResourceInUseException") => {
                 self.wait_until_active(&doing).await?;
-                return Ok(Created::Existing);
+                return self.complete(&doing, schema).await;
             }
             Err(error) => return Err(doing.write_failed(&error, &attempts)),
         }
@@ -151,6 +152,32 @@ impl DynamoDb {
             }
             pause(doing, started, "it is not active").await?;
         }
+    }
+
+    /// Sets what a creation that broke off has left out: it can only be set once the table is there.
+    async fn complete(&self, doing: &Doing, schema: &TableSchema) -> Result<Created> {
+        let there = self.describe_all(doing).await?;
+        let there = there.ok_or_else(|| StoreError::NoSuchTable { table: schema.name.clone() })?;
+        let (mut turned_on, mut warnings) = (Vec::new(), Vec::new());
+        let is_told = |attribute| !there.unknown.contains(&attribute);
+        // One that goes by another attribute is left as it is: drift, and not for us to decide.
+        if schema.ttl.is_some() && there.schema.ttl.is_none() && is_told(TTL) {
+            self.turn_on_ttl(schema).await?;
+            // Who has asked for its keys and its end before learns of it now.
+            self.tables.forget(&schema.name);
+            turned_on.push("time to live");
+        }
+        let recovers = there.schema.point_in_time_recovery;
+        if schema.point_in_time_recovery && !recovers && is_told(POINT_IN_TIME_RECOVERY) {
+            match self.turn_on_recovery(schema).await? {
+                None => turned_on.push("point-in-time recovery"),
+                Some(warning) => warnings.push(warning),
+            }
+        }
+        if turned_on.is_empty() && warnings.is_empty() {
+            return Ok(Created::Existing);
+        }
+        Ok(Created::Completed { turned_on, warnings })
     }
 
     async fn turn_on_ttl(&self, schema: &TableSchema) -> Result<()> {

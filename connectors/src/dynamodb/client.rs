@@ -68,7 +68,8 @@ async fn load(config: &DynamoDbConfig, credentials: Option<SharedCredentialsProv
         .operation_attempt_timeout(config.attempt_timeout)
         .operation_timeout(config.operation_timeout)
         .build();
-    // Not the adaptive mode: it slows all calls of a client when one table or one hot key is throttled.
+    // Not the adaptive mode: it slows all calls of a client when one table or one hot key is throttled
+    // (docs/decisions/0015-retries-that-do-not-slow-others.md).
     let retries = RetryConfig::standard()
         .with_max_attempts(config.max_attempts.get())
         .with_initial_backoff(FIRST_PAUSE)

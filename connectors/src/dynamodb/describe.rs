@@ -15,8 +15,8 @@ use crate::store::{
 };
 
 /// What the server does not tell is named so in [`TableDescription::unknown`].
-const POINT_IN_TIME_RECOVERY: &str = "point_in_time_recovery";
-const TTL: &str = "ttl";
+pub(super) const POINT_IN_TIME_RECOVERY: &str = "point_in_time_recovery";
+pub(super) const TTL: &str = "ttl";
 
 /// What was asked, or that the server has no such operation.
 enum Told<T> {

@@ -125,7 +125,11 @@ impl ShardReader for DynamoShard {
                     self.iterator = self.renewed_iterator().await?;
                     return Ok(ShardRead::Changes(Vec::new()));
                 }
-                Some(GetRecordsError::TrimmedDataAccessException(_)) => return Err(self.trimmed()),
+                // A shard is removed when nothing in it is kept any more.
+                Some(
+                    GetRecordsError::TrimmedDataAccessException(_)
+                    | GetRecordsError::ResourceNotFoundException(_),
+                ) => return Err(self.trimmed()),
                 _ => return Err(self.doing.read_failed(&error)),
             },
         };

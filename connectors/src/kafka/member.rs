@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 
 use super::ask::{Questions, list_of, native, partition_of};
 use super::context::{log_error, log_line};
-use super::partitions::Partitions;
+use super::partitions::{Next, Partitions};
 use crate::log::{Consumer, Fetch, LogError, Offsets, Reader, Result, TopicPartition};
 
 pub(super) type Client = BaseConsumer<MemberContext>;
@@ -129,7 +129,10 @@ impl Member {
     async fn out_of_range(&self, partition: TopicPartition, offset: u64) -> LogError {
         let marks = match self.questions.watermarks(&partition.topic).await {
             Ok(marks) => marks,
-            Err(error) => return error,
+            Err(error) => {
+                self.partitions.asked_in_vain();
+                return error;
+            }
         };
         self.partitions.told_out_of_range(&partition);
         match usize::try_from(partition.partition).ok().and_then(|index| marks.get(index)) {
@@ -155,13 +158,13 @@ impl Reader for Member {
     async fn fetch(&mut self, max: usize) -> Result<Fetch> {
         loop {
             // nothing is awaited between taking and returning, so a dropped call loses nothing
-            if let Some(taken) = self.partitions.take(max.max(1)) {
-                return taken;
+            match self.partitions.take(max.max(1)) {
+                Some(Next::Heard(heard)) => return heard,
+                Some(Next::OutOfRange(partition, offset)) => {
+                    return Err(self.out_of_range(partition, offset).await);
+                }
+                None => self.partitions.wake.notified().await,
             }
-            if let Some((partition, offset)) = self.partitions.out_of_range() {
-                return Err(self.out_of_range(partition, offset).await);
-            }
-            self.partitions.wake.notified().await;
         }
     }
 

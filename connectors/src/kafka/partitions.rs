@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 use super::ask::native_partition;
 use super::member::MemberContext;
 use crate::log::{Assigned, Fetch, Header, LogError, LogRecord, Offsets, Result, TopicPartition};
+use crate::store::Remedy;
 
 pub(super) struct Partitions {
     table: Mutex<Table>,
@@ -32,11 +33,42 @@ pub(super) struct Partitions {
 struct Table {
     held: BTreeMap<TopicPartition, Held>,
     events: VecDeque<Fetch>,
-    /// What went wrong since the last call. Only the latest: they all say that Kafka cannot be read now.
-    trouble: Option<LogError>,
+    trouble: Trouble,
+    /// Where the log is could not be asked for a position outside of it: records first, then it is asked again.
+    asked_in_vain: bool,
     /// Whose turn is over, so that a busy partition does not starve the others.
     served_last: Option<TopicPartition>,
     closing: bool,
+}
+
+/// What went wrong and was not told yet.
+#[derive(Default)]
+struct Trouble {
+    /// What only a person can put right; each is told, once.
+    stops: VecDeque<LogError>,
+    /// Only the latest: they all say that Kafka cannot be read now.
+    passing: Option<LogError>,
+}
+
+impl Trouble {
+    fn add(&mut self, error: LogError) {
+        if error.remedy() != Remedy::Stop {
+            self.passing = Some(error);
+            return;
+        }
+        // Some come with every fetch; there are no more than partitions and ways to fail.
+        let text = error.to_string();
+        if self.stops.iter().all(|known| known.to_string() != text) {
+            self.stops.push_back(error);
+        }
+    }
+}
+
+/// What a reader is to hear next.
+pub(super) enum Next {
+    Heard(Result<Fetch>),
+    /// The holder must be told that this position is not in the log.
+    OutOfRange(TopicPartition, u64),
 }
 
 /// A partition of this reader.
@@ -70,34 +102,30 @@ impl Partitions {
         Self { table: Mutex::default(), wake: Notify::new() }
     }
 
-    /// The next thing to hear, if there is one. Records come last: who holds a partition must know it first.
-    pub(super) fn take(&self, max: usize) -> Option<Result<Fetch>> {
+    /// The next thing to hear, if there is one. Who holds a partition must know it first; then comes what stops the
+    /// holder or one of its partitions, which a partition that is never empty must not hide; and what passes comes
+    /// after the records there are.
+    pub(super) fn take(&self, max: usize) -> Option<Next> {
         let mut table = self.table();
         if let Some(event) = table.events.pop_front() {
-            return Some(Ok(event));
+            return Some(Next::Heard(Ok(event)));
         }
-        let Table { held, served_last, trouble, .. } = &mut *table;
-        let turn_starts_after = |at: &TopicPartition| served_last.as_ref().is_none_or(|last| at > last);
-        let order: Vec<TopicPartition> = {
-            let (later, earlier): (Vec<_>, Vec<_>) = held.keys().cloned().partition(turn_starts_after);
-            later.into_iter().chain(earlier).collect()
-        };
-        for from in order {
-            let partition = held.get_mut(&from).expect("the key was just listed");
-            let records = partition.take(&from, max, trouble);
-            if !records.is_empty() {
-                *served_last = Some(from.clone());
-                return Some(Ok(Fetch::Records { from, records }));
-            }
+        if let Some(stop) = table.stop() {
+            return Some(stop);
         }
-        trouble.take().map(Err)
+        if let Some(records) = table.records(max) {
+            return Some(Next::Heard(Ok(records)));
+        }
+        // Looking for records may have met something.
+        if let Some(stop) = table.stop() {
+            return Some(stop);
+        }
+        table.trouble.passing.take().map(|error| Next::Heard(Err(error)))
     }
 
-    /// A partition whose holder must be told that its position is not in the log.
-    pub(super) fn out_of_range(&self) -> Option<(TopicPartition, u64)> {
-        let table = self.table();
-        let found = table.held.iter().find(|(_, held)| held.fate == Fate::OutOfRange);
-        found.map(|(partition, held)| (partition.clone(), held.position))
+    /// The place of the log could not be asked for; others may be read meanwhile.
+    pub(super) fn asked_in_vain(&self) {
+        self.table().asked_in_vain = true;
     }
 
     pub(super) fn told_out_of_range(&self, partition: &TopicPartition) {
@@ -147,7 +175,7 @@ impl Partitions {
     }
 
     pub(super) fn report(&self, trouble: LogError) {
-        self.table().trouble = Some(trouble);
+        self.table().trouble.add(trouble);
         self.wake.notify_one();
     }
 
@@ -225,6 +253,37 @@ impl Partitions {
     }
 }
 
+impl Table {
+    fn stop(&mut self) -> Option<Next> {
+        if let Some(error) = self.trouble.stops.pop_front() {
+            return Some(Next::Heard(Err(error)));
+        }
+        if std::mem::take(&mut self.asked_in_vain) {
+            return None;
+        }
+        let found = self.held.iter().find(|(_, held)| held.fate == Fate::OutOfRange);
+        found.map(|(partition, held)| Next::OutOfRange(partition.clone(), held.position))
+    }
+
+    fn records(&mut self, max: usize) -> Option<Fetch> {
+        let Self { held, served_last, trouble, .. } = self;
+        let turn_starts_after = |at: &TopicPartition| served_last.as_ref().is_none_or(|last| at > last);
+        let order: Vec<TopicPartition> = {
+            let (later, earlier): (Vec<_>, Vec<_>) = held.keys().cloned().partition(turn_starts_after);
+            later.into_iter().chain(earlier).collect()
+        };
+        for from in order {
+            let partition = held.get_mut(&from).expect("the key was just listed");
+            let records = partition.take(&from, max, trouble);
+            if !records.is_empty() {
+                *served_last = Some(from.clone());
+                return Some(Fetch::Records { from, records });
+            }
+        }
+        None
+    }
+}
+
 impl Held {
     pub(super) fn new(queue: PartitionQueue<MemberContext>, start: u64, end: u64) -> Self {
         Self {
@@ -238,7 +297,7 @@ impl Held {
         }
     }
 
-    fn take(&mut self, from: &TopicPartition, max: usize, trouble: &mut Option<LogError>) -> Vec<LogRecord> {
+    fn take(&mut self, from: &TopicPartition, max: usize, trouble: &mut Trouble) -> Vec<LogRecord> {
         let mut records = Vec::new();
         let Some(queue) = self.queue.as_ref().filter(|_| self.fate == Fate::Reading && !self.paused) else {
             return records;
@@ -248,7 +307,7 @@ impl Held {
                 None => break,
                 Some(Ok(message)) => {
                     let Some(mut record) = read(&message) else {
-                        *trouble = Some(LogError::Damaged(format!(
+                        trouble.add(LogError::Damaged(format!(
                             "{from} has a header at offset {} whose name is not text",
                             message.offset()
                         )));
@@ -264,7 +323,7 @@ impl Held {
                 Some(Err(error)) => {
                     match what_happened(&error, from) {
                         Some(LogError::OutOfRange { .. }) => self.fate = Fate::OutOfRange,
-                        Some(other) => *trouble = Some(other),
+                        Some(other) => trouble.add(other),
                         None => continue,
                     }
                     break;
@@ -315,3 +374,6 @@ fn read(message: &BorrowedMessage<'_>) -> Option<LogRecord> {
         headers,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -92,6 +92,7 @@ impl Producer {
     }
 
     async fn hand_over(&self, call: &Arc<Call>, records: &[NewRecord], deadline: Instant) {
+        let client = self.client();
         let mut failed = HashSet::new();
         for (index, record) in records.iter().enumerate() {
             if index % RECORDS_BETWEEN_YIELDS == RECORDS_BETWEEN_YIELDS - 1 {
@@ -100,7 +101,7 @@ impl Producer {
             call.add_failed_keys(&mut failed);
             let outcome = match &record.key {
                 Some(key) if failed.contains(key) => Err(LogError::EarlierFailed),
-                _ => self.send(call, index, record, deadline).await,
+                _ => self.send(&client, call, index, record, deadline).await,
             };
             if let Err(error) = outcome {
                 failed.extend(record.key.clone());
@@ -111,6 +112,7 @@ impl Producer {
 
     async fn send(
         &self,
+        client: &Arc<Client>,
         call: &Arc<Call>,
         index: usize,
         record: &NewRecord,
@@ -123,10 +125,9 @@ impl Producer {
             ));
         }
         loop {
-            let client = self.client();
             // asked before the attempt, so that room that comes in between is not missed
             let room = self.left_behind.room.notified();
-            let Err(error) = try_send(&client, call, index, record) else { return Ok(()) };
+            let Err(error) = try_send(client, call, index, record) else { return Ok(()) };
             match error.rdkafka_error_code() {
                 Some(Code::QueueFull) if Instant::now() < deadline => {
                     // the answer that makes room is told a moment before the room is there
@@ -135,7 +136,12 @@ impl Producer {
                 Some(Code::QueueFull) => {
                     return Err(LogError::Unavailable("the queue to the brokers stays full".to_owned()));
                 }
-                Some(Code::Fatal) => self.replace(&client)?,
+                // Earlier records of the call may still fail in the old client: with the new one a later record of
+                // their key would get ahead of them.
+                Some(Code::Fatal) => {
+                    self.replace(client)?;
+                    return Err(LogError::Unavailable("the producer had to start anew".to_owned()));
+                }
                 Some(code) => return Err(from_delivery(code, &call.topic, record.size())),
                 None => return Err(LogError::Invalid(format!("cannot send the record: {error}"))),
             }
@@ -152,7 +158,9 @@ impl Producer {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&client, broken) {
             tracing::warn!(reason = ?broken.client().fatal_error(), "kafka producer starts anew");
-            *client = Arc::new(connect(&self.settings, &self.left_behind)?);
+            let new = Arc::new(connect(&self.settings, &self.left_behind)?);
+            let old = std::mem::replace(&mut *client, new);
+            tokio::task::spawn_blocking(move || take_apart(old));
         }
         Ok(())
     }
@@ -164,6 +172,18 @@ struct AbandonedOnDrop(Arc<Call>);
 impl Drop for AbandonedOnDrop {
     fn drop(&mut self) {
         self.0.abandon();
+    }
+}
+
+/// Dropping a client waits for its last answers and its threads, so whoever sends must not be the last to have it.
+fn take_apart(mut client: Arc<Client>) {
+    loop {
+        match Arc::try_unwrap(client) {
+            Ok(alone) => return drop(alone),
+            Err(shared) => client = shared,
+        }
+        // nobody unparks it: this is a pause on a thread that is there to be blocked
+        std::thread::park_timeout(LOOK_FOR_ROOM);
     }
 }
 

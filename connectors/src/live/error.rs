@@ -1,5 +1,7 @@
 //! Why live state did not do as asked.
 
+use smol_str::SmolStr;
+
 use crate::store::Remedy;
 
 #[derive(Debug, thiserror::Error)]
@@ -10,6 +12,9 @@ pub enum LiveError {
     Invalid(String),
     #[error("live state refused: {0}")]
     Refused(String),
+    /// More than this handle was given.
+    #[error("this handle may not {access} '{name}'")]
+    NotAllowed { access: &'static str, name: SmolStr },
 }
 
 impl LiveError {
@@ -17,7 +22,7 @@ impl LiveError {
         match self {
             Self::Unavailable(_) => Remedy::Retry,
             Self::Invalid(_) => Remedy::GiveUp,
-            Self::Refused(_) => Remedy::Stop,
+            Self::Refused(_) | Self::NotAllowed { .. } => Remedy::Stop,
         }
     }
 }

@@ -97,7 +97,8 @@ pub trait ChangeStream: Send + Sync {
     /// All shards that are kept, parents and children, in no order.
     async fn shards(&self, table: &Name) -> Result<Vec<Shard>, StoreError>;
 
-    /// Fails with [`StoreError::Trimmed`] if the start is not kept any more.
+    /// Fails with [`StoreError::Trimmed`] if the start is not kept any more, or there is no such shard: nothing but that
+    /// means that changes are lost.
     async fn open_shard(
         &self,
         table: &Name,

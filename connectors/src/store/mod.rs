@@ -104,6 +104,8 @@ pub enum Created {
     New { warnings: Vec<String> },
     /// It was there; whether it is the same is another question.
     Existing,
+    /// It was there without something that is set only after a table is made, and that is on now: what, as for people.
+    Completed { turned_on: Vec<&'static str>, warnings: Vec<String> },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

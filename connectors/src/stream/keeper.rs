@@ -276,7 +276,7 @@ impl Rounds {
     async fn is_gone(&self, shard: &ShardId) -> Result<bool> {
         match self.store.open_shard(&self.options.table, shard, ShardStart::Oldest).await {
             Ok(_) => Ok(false),
-            Err(StoreError::Trimmed { .. } | StoreError::Invalid(_)) => Ok(true),
+            Err(StoreError::Trimmed { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }

@@ -5,10 +5,10 @@
 //! connection that its gateway does not know any more, or a gateway that does not listen, misses the frame and its
 //! client asks the store; such connections end by themselves.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use async_trait::async_trait;
-use courant_connectors::live::Live;
+use courant_connectors::capability::RestrictedLive;
 use courant_connectors::model::commands::ORIGIN;
 use courant_pipeline::spec::{BuildContext, Built, Effect, Problem, StageConfig, StageSpec, Takes};
 use courant_pipeline::{Batch, Stage, StageError};
@@ -42,7 +42,7 @@ impl StageConfig for Config {
 struct RedisDeliver {
     backends: Backends,
     /// Set when it is opened.
-    live: OnceLock<Arc<dyn Live>>,
+    live: OnceLock<RestrictedLive>,
 }
 
 #[async_trait]
@@ -68,7 +68,7 @@ impl Stage for RedisDeliver {
         let outgoing = frames.iter().zip(origins);
         let outgoing =
             outgoing.map(|(frame, origin)| Some(Outgoing { addressed: frame.as_deref()?, origin }));
-        let unwritten = send(&**live, &outgoing.collect::<Vec<_>>()).await?;
+        let unwritten = send(live, &outgoing.collect::<Vec<_>>()).await?;
         let slots = batch.iter_mut().into_slice();
         for (index, error) in unwritten {
             slots[index].fail(StageError::reject("write the delivery", error));
@@ -79,6 +79,7 @@ impl Stage for RedisDeliver {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
     use super::*;

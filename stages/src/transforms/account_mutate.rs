@@ -15,11 +15,8 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
-use courant_connectors::capability::RestrictedStore;
-use courant_connectors::live::Live;
+use courant_connectors::capability::{RestrictedLive, RestrictedStore};
 use courant_connectors::model::Timestamp;
 use courant_connectors::model::commands::{Answer, Code, Command, EditProfile, Refusal};
 use courant_connectors::model::tables::sessions as session_table;
@@ -95,7 +92,7 @@ impl Stage for AccountMutate {
 /// The accounts of the store, for one batch.
 struct Accounts {
     store: RestrictedStore,
-    live: Arc<dyn Live>,
+    live: RestrictedLive,
 }
 
 impl Accounts {

@@ -24,11 +24,11 @@ mod scripted;
 mod tests;
 
 use std::num::NonZeroU32;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use courant_connectors::live::Live;
+use courant_connectors::capability::RestrictedLive;
 use courant_connectors::model::commands::{Command, SendMessage};
 use courant_connectors::model::tables::idempotency_keys::IdempotencyKey;
 use courant_connectors::model::tables::messages;
@@ -86,7 +86,7 @@ enum Plan {
 }
 
 struct Open {
-    live: Arc<dyn Live>,
+    live: RestrictedLive,
     /// None if answers are scripted.
     model: Option<Completions>,
 }

@@ -6,11 +6,12 @@
 //! themselves, which `on_error = "drop"` and a `retry.deadline` allow if that is preferred. Events that change no
 //! members pass, and only those of the same chat wait behind one that does.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use courant_connectors::live::{Channel, Live};
+use courant_connectors::capability::RestrictedLive;
+use courant_connectors::live::{Channel, MembershipCache as _, Publish as _};
 use courant_connectors::model::ChatId;
 use courant_connectors::model::frames::{self, Invalidated};
 use courant_pipeline::spec::{
@@ -50,7 +51,7 @@ impl StageConfig for Config {
 struct CacheInvalidate {
     backends: Backends,
     /// Set when it is opened.
-    live: OnceLock<Arc<dyn Live>>,
+    live: OnceLock<RestrictedLive>,
 }
 
 #[async_trait]
@@ -75,7 +76,7 @@ impl Stage for CacheInvalidate {
         if chats.is_empty() {
             return Ok(());
         }
-        let Err(error) = invalidate(&**live, chats).await else { return Ok(()) };
+        let Err(error) = invalidate(live, chats).await else { return Ok(()) };
         batch.each(|slot| match changed_chat(slot.record())? {
             Some(_) => Err(StageError::new(error.class, error.doing.clone(), error.source.to_string())),
             None => Ok(()),
@@ -89,7 +90,7 @@ fn changed_chat(record: &Record) -> Result<Option<ChatId>, StageError> {
         .map_err(|error| StageError::reject("read the event", error))
 }
 
-async fn invalidate(live: &dyn Live, chats: Vec<ChatId>) -> Result<(), StageError> {
+async fn invalidate(live: &RestrictedLive, chats: Vec<ChatId>) -> Result<(), StageError> {
     live.invalidate(&chats).await.map_err(|error| live_error("drop cached members", error))?;
     let invalidated = serde_json::to_vec(&Invalidated { chat_ids: chats.into() });
     let invalidated = invalidated.map_err(|error| StageError::fatal("tell of changed members", error))?;
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
     use crate::deliveries::testing::{World, changed, created, message, record};
     use crate::testing::process;
-    use courant_connectors::live::{Heard, MembershipCache as _, Subscribe as _};
+    use courant_connectors::live::{Heard, Subscribe as _};
     use courant_connectors::model::topics::memberships_changed::ChangeType;
     use serde_json::json;
 

@@ -104,7 +104,7 @@ struct MembershipResolve {
 #[async_trait]
 impl Stage for MembershipResolve {
     async fn open(&self) -> Result<(), StageError> {
-        let (store, live) = (self.backends.store()?, self.backends.live()?);
+        let (store, live) = (self.backends.store()?, Arc::new(self.backends.live()?));
         let listener = listening::begin(&*live, &self.known).await;
         let listen = listening::listen(Arc::clone(&live) as _, Arc::clone(&self.known), listener);
         self.listening.lock().unwrap_or_else(PoisonError::into_inner).spawn(listen);

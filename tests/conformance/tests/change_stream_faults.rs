@@ -127,9 +127,11 @@ async fn trimmed_data_is_told_when_opening_and_when_reading() {
         assert!(error.to_string().contains("100000000000000000001 of shard"), "{error}");
     }
     let mut reader = harmed.open(ShardStart::Oldest).await;
-    harmed.proxy.plan("GetRecords", [trimmed()]);
-    let error = reader.read(1).await.unwrap_err();
-    assert!(matches!(error, StoreError::Trimmed { .. }), "{error:?}");
+    for fault in [trimmed(), Fault::error("ResourceNotFoundException")] {
+        harmed.proxy.plan("GetRecords", [fault]);
+        let error = reader.read(1).await.unwrap_err();
+        assert!(matches!(error, StoreError::Trimmed { .. }), "{error:?}");
+    }
     harmed.proxy.plan("GetRecords", [expired()]);
     harmed.proxy.plan("GetShardIterator", [trimmed()]);
     let error = reader.read(1).await.unwrap_err();

@@ -7,7 +7,7 @@ use courant_connectors::embedded::{Engine, Options};
 use courant_connectors::model::Timestamp;
 use courant_connectors::model::tables::messages::{self, Message};
 use courant_connectors::store::{
-    AdminStore as _, ChangeStream as _, Durability, Returning, ShardId, ShardRead, ShardStart,
+    AdminStore as _, ChangeStream as _, Durability, Returning, ShardId, ShardRead, ShardStart, StoreError,
     WriteStore as _,
 };
 
@@ -86,4 +86,17 @@ async fn a_place_is_good_after_a_restart() {
     let (rest, _) = round(folder.path(), ROUNDS, from, all.len() - seen.len()).await;
     seen.extend(rest);
     assert_eq!(seen, all, "each once, in the order of their writing");
+}
+
+/// As when leases came here from another store: its changes are lost, and that is all that it means.
+#[tokio::test]
+async fn a_shard_of_another_store_is_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::open(folder.path(), Options::default()).await.unwrap();
+    let table = &messages::SCHEMA.name;
+    engine.create_table(&messages::SCHEMA).await.unwrap();
+    let other = ShardId("shardId-00000001768000000000-01234567".into());
+    let opened = engine.open_shard(table, &other, ShardStart::Oldest).await.map(drop);
+    assert!(matches!(&opened, Err(StoreError::Trimmed { table: of, .. }) if of == table), "{opened:?}");
+    engine.close().await;
 }

@@ -1,16 +1,17 @@
-//! The rules that a grant comes to are enough for the connector on a real server, and stop it beyond.
+//! The rules that a grant comes to are enough for the connector on a real server, and stop it beyond: where the handle
+//! with the same grant does.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use courant_conformance::servers::redis::{RedisCluster, RedisServer};
 use courant_connectors::capability::policy::{RedisServers, redis_acl};
-use courant_connectors::capability::{Access, Grant};
+use courant_connectors::capability::{Access, Grant, RestrictedLive};
 use courant_connectors::live::{
-    Channel, Connection, Connections, Counters, LiveError, MembershipCache, Presence, PresenceBoard, Publish,
-    Result, Status, Subscribe,
+    Channel, Connection, Counters, Live, LiveError, Presence, PresenceBoard, Result, Status,
 };
 use courant_connectors::model::{ChatId, GatewayId, UserId};
 use courant_connectors::redis::{Redis, RedisConfig};
@@ -47,6 +48,7 @@ fn refused<T>(answer: Result<T>) {
         Err(LiveError::Refused(why)) => {
             assert!(why.contains("NOPERM") || why.contains("permission"), "{why}");
         }
+        Err(LiveError::NotAllowed { .. }) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -77,7 +79,7 @@ fn message() -> [(Channel, Bytes); 1] {
     [(Channel::deliver(&gateway()), Bytes::from_static(b"x"))]
 }
 
-async fn fill(redis: &Redis) -> Result<bool> {
+async fn fill(redis: &dyn Live) -> Result<bool> {
     let chat: ChatId = "chat_1".into();
     redis.fill(redis.begin_fill(&chat).await?, &[user()]).await
 }
@@ -101,7 +103,7 @@ fn fan_outs_grant() -> Grant {
         .family("deliver", Access::Write)
 }
 
-async fn does_what_a_gateway_does_and_no_more(redis: &Redis) {
+async fn does_what_a_gateway_does_and_no_more(redis: &dyn Live) {
     redis.register(&connection()).await.unwrap();
     assert_eq!(redis.heartbeat(&[connection()]).await.unwrap(), []);
     let mut listener = redis.subscribe(&[Channel::deliver(&gateway())]).await.unwrap();
@@ -115,7 +117,7 @@ async fn does_what_a_gateway_does_and_no_more(redis: &Redis) {
     let _ = tokio::time::timeout(Duration::ZERO, listener.next()).await;
 }
 
-async fn does_what_a_fan_out_does_and_no_more(redis: &Redis) {
+async fn does_what_a_fan_out_does_and_no_more(redis: &dyn Live) {
     assert_eq!(redis.connections_of(&[user()]).await.unwrap(), [[]]);
     assert!(fill(redis).await.unwrap());
     assert_eq!(redis.members(&["chat_1".into()]).await.unwrap(), [Some(vec![user()])]);
@@ -148,6 +150,15 @@ async fn rules_are_enough_and_not_too_much_on_a_server() {
     let redis = open(Grant::nothing().family("user_presence", Access::Read)).await;
     assert_eq!(redis.presence_of(&[user()]).await.unwrap(), [Some(presence())]);
     refused(redis.set_presence(&user(), presence()).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handle_with_the_same_grant_stops_where_the_rules_do() {
+    let server = RedisServer::start();
+    let redis: Arc<dyn Live> = Arc::new(Redis::open(&RedisConfig::server(server.url())).await.unwrap());
+    let handle = |grant: Grant| RestrictedLive::new(Arc::clone(&redis), Arc::new(grant));
+    does_what_a_gateway_does_and_no_more(&handle(gateways_grant())).await;
+    does_what_a_fan_out_does_and_no_more(&handle(fan_outs_grant())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

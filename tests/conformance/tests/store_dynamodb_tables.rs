@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
-use courant_conformance::servers::{Dynoxide, FaultyProxy, connect};
+use courant_conformance::servers::{Dynoxide, Fault, FaultyProxy, connect};
 use courant_connectors::dynamodb::{Credentials, DynamoDb, DynamoDbConfig};
 use courant_connectors::store::{
-    AdminStore, BatchWrite, Capacity, Consistency, Durability, Get, Item, Key, KeyAttribute, Name, Query,
-    ReadStore, Returning, StoreError, Stream, TableSchema, Write, WriteStore,
+    AdminStore, BatchWrite, Capacity, Consistency, Created, Durability, Get, Item, Key, KeyAttribute, Name,
+    Query, ReadStore, Returning, StoreError, Stream, TableSchema, Write, WriteStore,
 };
+use serde_json::json;
 
 const TABLE: Name = Name::new_static("table");
 
@@ -132,4 +133,36 @@ async fn an_index_that_could_not_hide_what_has_ended_is_refused() {
         "table 'blind': create table: index 'by-tag' holds keys only and cannot hide what has ended by 'ends'; \
          project all attributes"
     );
+}
+
+#[tokio::test]
+async fn a_creation_that_broke_off_is_completed_by_the_next() {
+    let server = Dynoxide::start();
+    let proxy = FaultyProxy::before(server.address()).await;
+    let store = connect(proxy.address(), |config| config).await;
+    let wanted = TableSchema { point_in_time_recovery: true, ..schema() };
+    proxy.always("UpdateTimeToLive", Fault::error("AccessDeniedException"));
+    let broken_off = store.create_table(&wanted).await;
+    assert!(matches!(broken_off, Err(StoreError::NotAllowed { .. })), "{broken_off:?}");
+    // Somebody reads it as it is meanwhile.
+    put(&store, Item::new().with("k", "ended").with("ends", 1)).await;
+    assert!(store.get(get("ended")).await.unwrap().is_some(), "nothing ends yet");
+    proxy.heal();
+
+    let described = |status: &str| Fault::Answer {
+        status: 200,
+        body: json!({ "ContinuousBackupsDescription": {
+            "ContinuousBackupsStatus": "ENABLED",
+            "PointInTimeRecoveryDescription": { "PointInTimeRecoveryStatus": status },
+        }}),
+    };
+    proxy.plan("DescribeContinuousBackups", [described("DISABLED"), described("ENABLED")]);
+    proxy.plan("UpdateContinuousBackups", [Fault::Answer { status: 200, body: json!({}) }]);
+    let turned_on = vec!["time to live", "point-in-time recovery"];
+    let completed = store.create_table(&wanted).await.unwrap();
+    assert_eq!(completed, Created::Completed { turned_on, warnings: Vec::new() });
+    assert_eq!(store.get(get("ended")).await.unwrap(), None, "what has ended is hidden from now on");
+    assert_eq!(store.describe_table(&TABLE).await.unwrap().unwrap().schema.ttl, wanted.ttl);
+    assert_eq!(store.create_table(&wanted).await.unwrap(), Created::Existing);
+    assert_eq!(proxy.calls("UpdateTimeToLive"), 2, "what is on is not turned on again");
 }

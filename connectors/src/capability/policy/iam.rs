@@ -47,17 +47,6 @@ const FOLLOW: &[&str] = &["dynamodb:DescribeStream", "dynamodb:GetRecords", "dyn
 const FIND_STREAM: &[&str] = &["dynamodb:DescribeTable"];
 /// The connector asks for the keys of tables that the model does not know.
 const LEARN_KEYS: &[&str] = &["dynamodb:DescribeTable", "dynamodb:DescribeTimeToLive"];
-const ADMINISTER: &[&str] = &[
-    "dynamodb:CreateTable",
-    "dynamodb:DeleteTable",
-    "dynamodb:DescribeContinuousBackups",
-    "dynamodb:DescribeTable",
-    "dynamodb:DescribeTimeToLive",
-    "dynamodb:UpdateContinuousBackups",
-    "dynamodb:UpdateTimeToLive",
-];
-/// AWS knows no list of some tables only.
-const LIST: &[&str] = &["dynamodb:ListTables"];
 
 /// The policy that a grant comes to, or `None` if it has no table.
 pub fn iam_policy(grant: &Grant, address: &TableAddress) -> Option<Value> {
@@ -66,7 +55,6 @@ pub fn iam_policy(grant: &Grant, address: &TableAddress) -> Option<Value> {
     let indexes = with(Access::Read).flat_map(|(name, _)| indexes(address, name)).collect();
     let streams = with(Access::Stream).map(|(name, _)| format!("{}/stream/*", address.table(name)));
     let unknown = grant.tables().filter(|(name, _)| schema(name).is_none());
-    let administered = |resource: String| grant.administers_store().then_some(resource);
     let statements = [
         Statement { id: "Read", actions: READ, resources: tables(Access::Read) },
         Statement { id: "QueryIndexes", actions: QUERY, resources: indexes },
@@ -79,12 +67,6 @@ pub fn iam_policy(grant: &Grant, address: &TableAddress) -> Option<Value> {
             actions: LEARN_KEYS,
             resources: unknown.map(|(name, _)| address.table(name)).collect(),
         },
-        Statement {
-            id: "Administer",
-            actions: ADMINISTER,
-            resources: administered(address.table(&Name::new_static("*"))).into_iter().collect(),
-        },
-        Statement { id: "List", actions: LIST, resources: administered("*".into()).into_iter().collect() },
     ];
     let needed = statements.into_iter().filter(|statement| !statement.resources.is_empty());
     let needed: Vec<Value> = needed.map(Statement::into_json).collect();
@@ -220,16 +202,5 @@ mod tests {
             "Resource": [arn("dev_audit")],
         });
         assert_eq!(statements(&grant)[1], described);
-    }
-
-    #[test]
-    fn who_administers_may_make_tables_below_the_prefix_and_read_none() {
-        let statements = statements(&Grant::nothing().administer_store());
-        assert_eq!(statements[0]["Sid"], "Administer");
-        assert_eq!(statements[0]["Resource"], json!([arn("dev_*")]));
-        let list =
-            json!({"Sid": "List", "Effect": "Allow", "Action": ["dynamodb:ListTables"], "Resource": ["*"]});
-        assert_eq!(statements[1], list);
-        assert!(!statements.to_string().contains("Item"), "{statements}");
     }
 }

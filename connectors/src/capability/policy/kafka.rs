@@ -31,11 +31,6 @@ pub fn kafka_acls(grant: &Grant, who: &KafkaConsumer) -> Vec<String> {
         let idempotent = who.allow("IdempotentWrite", "--cluster");
         commands.push(format!("# only for brokers before 2.8: {idempotent}"));
     }
-    if grant.administers_log() {
-        for operation in ["Create", "Delete", "Describe", "DescribeConfigs"] {
-            commands.push(who.allow(operation, "--topic '*'"));
-        }
-    }
     commands
 }
 
@@ -97,13 +92,6 @@ mod tests {
                 format!("# only for brokers before 2.8: {START} IdempotentWrite --cluster"),
             ]
         );
-    }
-
-    #[test]
-    fn who_administers_may_make_topics_and_neither_read_nor_write() {
-        let commands = kafka_acls(&Grant::nothing().administer_log(), &who(&[]));
-        let expected = ["Create", "Delete", "Describe", "DescribeConfigs"];
-        assert_eq!(commands, expected.map(|operation| format!("{START} {operation} --topic '*'")));
     }
 
     #[test]

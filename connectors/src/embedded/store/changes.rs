@@ -237,8 +237,9 @@ impl ChangeStream for Engine {
     ) -> Result<Box<dyn ShardReader>> {
         let (table, changes) = self.streamed(table)?;
         let number = (0..SHARDS).find(|number| shard_id(*number) == *shard);
-        let shard = number.ok_or_else(|| {
-            StoreError::Invalid(format!("table '{}' has no shard '{}'", table.schema.name, shard.0))
+        let shard = number.ok_or_else(|| StoreError::Trimmed {
+            table: table.schema.name.clone(),
+            position: format!("shard '{}'", shard.0),
         })?;
         let after = match start {
             ShardStart::Oldest => table.trimmed_to(shard),

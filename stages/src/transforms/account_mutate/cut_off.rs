@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use courant_connectors::live::{Channel, LiveError};
+use courant_connectors::live::{Channel, Connections as _, LiveError, Publish as _};
 use courant_connectors::model::frames::Revoked;
 use courant_connectors::model::tables::sessions::Session;
 use courant_connectors::model::{DeviceId, SessionId, UserId};

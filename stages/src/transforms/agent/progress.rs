@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use courant_connectors::live::Live;
+use courant_connectors::capability::RestrictedLive;
 use courant_connectors::model::frames::{Frame, ReplyFrame, ReplyStatus};
 use courant_connectors::model::tables::chat_memberships;
 use courant_connectors::model::topics::messages_persisted::PersistedMessage;
@@ -21,7 +21,7 @@ use crate::deliveries::{Addressed, Outgoing, send};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Progress {
-    live: Arc<dyn Live>,
+    live: RestrictedLive,
     users: Arc<[UserId]>,
     frame: ReplyFrame,
     every: Duration,
@@ -32,7 +32,7 @@ impl Progress {
     /// Shows that the agent has begun; none if that cannot be shown.
     pub(super) async fn begin(
         store: &dyn ReadStore,
-        live: &Arc<dyn Live>,
+        live: &RestrictedLive,
         agent: &UserId,
         question: &PersistedMessage,
         every: Duration,
@@ -48,7 +48,7 @@ impl Progress {
             content_type: PLAIN_TEXT.to_owned(),
         };
         let shown_at = Instant::now();
-        let mut progress = Self { live: Arc::clone(live), users: users.ok()?, frame, every, shown_at };
+        let mut progress = Self { live: live.clone(), users: users.ok()?, frame, every, shown_at };
         progress.send().await;
         Some(progress)
     }
@@ -76,7 +76,7 @@ impl Progress {
             frame: Frame::Reply(self.frame.clone()).encode(),
         };
         let outgoing = [Some(Outgoing { addressed: &addressed, origin: None })];
-        match timeout(PATIENCE, send(&*self.live, &outgoing)).await {
+        match timeout(PATIENCE, send(&self.live, &outgoing)).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::debug!(%error, "cannot show an answer in progress"),
             Err(_) => tracing::debug!("showing an answer in progress takes too long"),

@@ -7,8 +7,10 @@
 pub mod channels;
 pub mod connections;
 pub mod counters;
+mod counting;
 pub mod members;
 pub mod presence;
+pub mod restricted;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -114,6 +116,12 @@ macro_rules! live_suite {
                 a_slow_listener_gets_a_gap_and_holds_up_nobody,
                 a_dropped_listener_is_gone,
                 waiting_can_be_given_up,
+            ];
+            restricted: [
+                a_grant_is_enough_for_deliveries,
+                who_delivers_cannot_keep_connections,
+                who_fills_the_cache_cannot_read_it,
+                one_channel_outside_the_grant_refuses_all,
             ];
         }
     };

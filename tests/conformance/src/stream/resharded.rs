@@ -28,6 +28,7 @@ pub(super) struct Resharded {
     lists: AtomicUsize,
     is_broken: Arc<AtomicBool>,
     is_mute: AtomicBool,
+    refuses_to_open: AtomicBool,
 }
 
 /// Items of a page of a scan, so that few make several.
@@ -97,6 +98,7 @@ impl Resharded {
             lists: AtomicUsize::new(0),
             is_broken: Arc::default(),
             is_mute: AtomicBool::new(false),
+            refuses_to_open: AtomicBool::new(false),
         })
     }
 
@@ -111,6 +113,7 @@ impl Resharded {
             lists: AtomicUsize::new(0),
             is_broken: Arc::default(),
             is_mute: AtomicBool::new(false),
+            refuses_to_open: AtomicBool::new(false),
         })
     }
 
@@ -159,6 +162,11 @@ impl Resharded {
     /// Whether nothing that is written arrives.
     pub(super) fn mutes(&self, is_mute: bool) {
         self.is_mute.store(is_mute, Ordering::SeqCst);
+    }
+
+    /// Whether no shard is opened, for a reason that says nothing of the shard.
+    pub(super) fn refuses_to_open(&self, refuses: bool) {
+        self.refuses_to_open.store(refuses, Ordering::SeqCst);
     }
 
     fn can_write(&self) -> Result<()> {
@@ -213,6 +221,9 @@ impl ChangeStream for Resharded {
         id: &ShardId,
         start: ShardStart,
     ) -> Result<Box<dyn ShardReader>> {
+        if self.refuses_to_open.load(Ordering::SeqCst) {
+            return Err(StoreError::Invalid("told to refuse".into()));
+        }
         let shards = self.shards.lock().await;
         let part = shards.get(id).ok_or_else(|| trimmed(table, id))?;
         let from = match start {

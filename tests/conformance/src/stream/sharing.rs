@@ -327,6 +327,24 @@ pub async fn a_list_that_is_behind_takes_nothing_for_lost(store: Arc<dyn Store>)
     followed.nothing_is_missing("g", Times::Once);
 }
 
+/// Neither listed nor opened, and there all the same.
+pub async fn a_refusal_to_open_takes_nothing_for_lost(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "a_refusal_to_open_takes_nothing_for_lost").await;
+    let _workers = [followed.runs("one"), followed.runs("two")];
+    followed.write(KEYS).await;
+    followed.all_came("g").await;
+    let right = followed.stream.list().await;
+    followed.stream.refuses_to_open(true);
+    followed.stream.always_lists(Vec::new());
+    let listed = followed.stream.lists();
+    eventually("it is listed", async || (followed.stream.lists() > listed + 6).then_some(())).await;
+    followed.stream.always_lists(right);
+    followed.stream.refuses_to_open(false);
+    followed.write(KEYS).await;
+    followed.all_came("g").await;
+    followed.nothing_is_missing("g", Times::Once);
+}
+
 pub async fn how_far_behind_is_told(store: Arc<dyn Store>) {
     let followed = Followed::new(&store, "how_far_behind_is_told").await;
     let mut worker = followed.join("g", "one");

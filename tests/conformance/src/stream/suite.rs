@@ -20,6 +20,7 @@ macro_rules! stream_suite {
                 a_shard_that_was_let_go_is_gone,
                 two_groups_are_two_readers_of_a_shard,
                 a_list_that_is_behind_takes_nothing_for_lost,
+                a_refusal_to_open_takes_nothing_for_lost,
                 how_far_behind_is_told,
             }
             mod trimming {

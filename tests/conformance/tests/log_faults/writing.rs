@@ -102,6 +102,27 @@ fn answers_that_come_too_late_are_unknown_and_retries_keep_the_order() {
     });
 }
 
+/// What it still has may fail, and nothing that comes later in the same call may get ahead of it.
+#[test]
+fn a_call_that_meets_a_broken_producer_sends_nothing_and_the_next_one_all() {
+    multi_threaded(async {
+        let faulty = Faulty::with(1, |config| config.request_timeout = LIMIT).await;
+        assert!(faulty.write(0..1).await.iter().all(Result::is_ok));
+        // To an idempotent producer this says that its sequence is lost for good.
+        faulty.answer(Api::Produce, &[Reply::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER]);
+        let answers = faulty.write(1..2).await;
+        assert!(matches!(answers[..], [Err(LogError::UnknownOutcome(_))]), "{answers:?}");
+        let answers = faulty.write(1..4).await;
+        let is_refused = matches!(
+            answers[..],
+            [Err(LogError::Unavailable(_)), Err(LogError::EarlierFailed), Err(LogError::EarlierFailed)]
+        );
+        assert!(is_refused, "{answers:?}");
+        assert!(faulty.write(1..4).await.iter().all(Result::is_ok), "with a producer of its own");
+        assert_eq!(faulty.numbers().await, [0, 1, 2, 3]);
+    });
+}
+
 #[test]
 fn questions_to_a_dead_cluster_fail_in_time_and_work_when_it_is_back() {
     multi_threaded(async {
