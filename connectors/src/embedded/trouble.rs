@@ -4,12 +4,18 @@ use std::io;
 
 use fjall::LsmError;
 
+/// What the system says of a wrong name or place that a file gave.
+const OF_CONTENT: [io::ErrorKind; 4] = [
+    io::ErrorKind::InvalidData,
+    io::ErrorKind::InvalidInput,
+    io::ErrorKind::NotFound,
+    io::ErrorKind::UnexpectedEof,
+];
+
 /// The operating system's error, as it is when there are too many open files or a disk is gone: it may be well again
-/// later. Everything else is damage, as is a file that ends too early or says what it cannot.
+/// later. Everything else is damage, as is a file that is missing, ends too early or names a place that cannot be.
 pub(super) fn passing(error: fjall::Error) -> Result<io::Error, fjall::Error> {
-    let may_pass = |source: &io::Error| {
-        !matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
-    };
+    let may_pass = |source: &io::Error| !OF_CONTENT.contains(&source.kind());
     match error {
         fjall::Error::Io(source) | fjall::Error::Storage(LsmError::Io(source)) if may_pass(&source) => {
             Ok(source)
@@ -29,7 +35,7 @@ mod tests {
         for error in [fjall::Error::Io(too_many_files()), below(too_many_files())] {
             assert_eq!(passing(error).unwrap().raw_os_error(), Some(24));
         }
-        for kind in [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof] {
+        for kind in OF_CONTENT {
             assert!(passing(fjall::Error::Io(kind.into())).is_err());
             assert!(passing(below(kind.into())).is_err());
         }

@@ -350,7 +350,7 @@ async fn a_flipped_bit_in_front_of_zeros_is_refused() {
     let whole = journal(folder.path());
     let end = |back: usize| usize::try_from(ends[ends.len() - back]).unwrap();
     // in the last write before the zeros: in its value, its checksum and its very end
-    for byte in [(end(2) + end(1)) / 2, end(1) - 8, end(1) - 1] {
+    for byte in [usize::midpoint(end(2), end(1)), end(1) - 8, end(1) - 1] {
         let mut damaged = whole.clone();
         damaged[byte] ^= 2;
         let copy = copy_with_journal(folder.path(), &damaged, Some(PREALLOCATED));
