@@ -1,6 +1,6 @@
 //! `courant bench log`: durable appends at 1, 64 and 1024 in flight, and reading them back.
 //!
-//! Each of the writers appends one record of 500 bytes and waits until it is safe. On the embedded engine the limits are
+//! Each of the writers appends one record of 500 bytes, or as many as a pipeline does, and waits until it is safe. On the embedded engine the limits are
 //! a loop that appends as many records of the same size to a file and syncs it, and a loop that reads a file of the same
 //! bytes from front to back; rounds alternate. On a server there are no such limits, and the figures stand alone.
 
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::disk::{append_and_sync, incompressible, read_sequentially};
 use super::load::closed_loop;
-use super::{Figure, IN_FLIGHT, RECORD_BYTES, ROUNDS, median};
+use super::{Figure, RECORD_BYTES, ROUNDS, median};
 
 /// Records that are read back: some hundred megabytes, more than any cache of the log itself.
 const READ_RECORDS: usize = 400_000;
@@ -24,6 +24,27 @@ const READ_RECORDS: usize = 400_000;
 const FILL_BATCH: usize = 2_000;
 /// What a pipeline asks for at a time.
 const FETCH_RECORDS: usize = 1_000;
+
+/// Who appends, and how.
+#[derive(Clone, Copy)]
+struct Load {
+    figure: &'static str,
+    writers: usize,
+    /// Records that a writer appends with one call.
+    per_call: usize,
+}
+
+const fn one_by_one(figure: &'static str, writers: usize) -> Load {
+    Load { figure, writers, per_call: 1 }
+}
+
+const LOADS: [Load; 4] = [
+    one_by_one("log_write_1", 1),
+    one_by_one("log_write_64", 64),
+    one_by_one("log_write_1024", 1024),
+    // As pipelines append: a batch with each call.
+    Load { figure: "log_batch_1024", writers: 16, per_call: 64 },
+];
 
 /// Measures and reports each figure. `disk` is the folder to measure the limits in.
 pub async fn run(
@@ -36,13 +57,13 @@ pub async fn run(
     let spec =
         TopicSpec { name: topic.clone(), partitions: 1, retention: Retention::default(), replication: 1 };
     log.create_topic(&spec).await?;
-    let parts = (IN_FLIGHT.len() + 1) * ROUNDS * if disk.is_some() { 2 } else { 1 };
+    let parts = (LOADS.len() + 1) * ROUNDS * if disk.is_some() { 2 } else { 1 };
     let round = lasting / u32::try_from(parts).expect("a few parts");
-    for in_flight in IN_FLIGHT {
-        let (figure, cost) = writes(&log, &topic, disk, in_flight, round).await?;
+    for load in LOADS {
+        let (figure, cost) = writes(&log, &topic, disk, load, round).await?;
         report(&figure);
-        if disk.is_some() {
-            report(&Figure::new(format!("log_cpu_{in_flight}"), cost, "us/record"));
+        if disk.is_some() && load.per_call == 1 {
+            report(&Figure::new(format!("log_cpu_{}", load.writers), cost, "us/record"));
         }
     }
     report(&reads(&log, &topic, disk, round).await?);
@@ -55,22 +76,23 @@ async fn writes(
     log: &Arc<dyn Log>,
     topic: &Topic,
     disk: Option<&Path>,
-    in_flight: usize,
+    Load { figure, writers, per_call }: Load,
     round: Duration,
 ) -> anyhow::Result<(Figure, f64)> {
     let (mut rates, mut limits, mut p50s, mut p99s) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut costs = Vec::new();
     for _ in 0..ROUNDS {
         if let Some(folder) = disk {
-            limits.push(append_and_sync(folder, RECORD_BYTES, in_flight, round)?);
+            limits.push(append_and_sync(folder, RECORD_BYTES, writers * per_call, round)?);
         }
-        let measured = closed_loop(in_flight, 1, round, |writer| appends(log, topic, writer)).await?;
+        let call = |writer| appends(log, topic, vec![record(writer); per_call]);
+        let measured = closed_loop(writers, per_call, round, call).await?;
         rates.push(measured.rate);
         costs.push(measured.cpu_micros);
         p50s.push(measured.p50.as_secs_f64() * 1e3);
         p99s.push(measured.p99.as_secs_f64() * 1e3);
     }
-    let mut figure = Figure::new(format!("log_write_{in_flight}"), median(&mut rates), "records/s");
+    let mut figure = Figure::new(figure, median(&mut rates), "records/s");
     (figure.p50_ms, figure.p99_ms) = (Some(median(&mut p50s)), Some(median(&mut p99s)));
     let figure = if disk.is_some() { figure.against(median(&mut limits)) } else { figure };
     Ok((figure, median(&mut costs)))
@@ -78,14 +100,17 @@ async fn writes(
 
 type Appending = std::pin::Pin<Box<dyn Future<Output = Result<(), LogError>> + Send>>;
 
-fn appends(log: &Arc<dyn Log>, topic: &Topic, writer: usize) -> impl FnMut(u64) -> Appending + Send + use<> {
+fn appends(
+    log: &Arc<dyn Log>,
+    topic: &Topic,
+    records: Vec<NewRecord>,
+) -> impl FnMut(u64) -> Appending + Send + use<> {
     let (log, topic) = (Arc::clone(log), topic.clone());
-    let record = record(writer);
     move |_| {
-        let (log, topic, record) = (Arc::clone(&log), topic.clone(), record.clone());
-        Box::pin(async move {
-            log.produce(&topic, vec![record]).await.into_iter().try_for_each(|one| one.map(drop))
-        })
+        let (log, topic, records) = (Arc::clone(&log), topic.clone(), records.clone());
+        Box::pin(
+            async move { log.produce(&topic, records).await.into_iter().try_for_each(|one| one.map(drop)) },
+        )
     }
 }
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use courant_connectors::store::{
-    Capacity, Durability, Item, KeyAttribute, Name, Returning, Store, StoreError, Stream, TableSchema, Write,
+    BatchWrite, Capacity, Durability, Item, KeyAttribute, Name, Returning, Store, StoreError, Stream,
+    TableSchema, Write,
 };
 
 use super::disk::{append_and_sync, append_for_writers, incompressible};
@@ -25,7 +26,7 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let table = Name::from(format!("bench_{}", ulid::Ulid::generate()).to_lowercase());
     store.create_table(&schema(&table)).await?;
-    let parts = IN_FLIGHT.len() * ROUNDS * if disk.is_some() { 3 } else { 1 };
+    let parts = (IN_FLIGHT.len() + 1) * ROUNDS * if disk.is_some() { 3 } else { 1 };
     let round = lasting / u32::try_from(parts).expect("a few parts");
     for in_flight in IN_FLIGHT {
         let (mut rates, mut limits, mut p50s, mut p99s) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -53,8 +54,43 @@ pub async fn run(
             report(&Figure::new(format!("store_cpu_{in_flight}"), median(&mut costs), "us/record"));
         }
     }
+    report(&batches(&store, &table, disk, round).await?);
     store.drop_table(&table).await?;
     Ok(())
+}
+
+/// Puts of one call: as many as DynamoDB takes.
+const PER_CALL: usize = 25;
+const CALLERS: usize = 40;
+
+/// A thousand in flight as those write who have many.
+async fn batches(
+    store: &Arc<dyn Store>,
+    table: &Name,
+    disk: Option<&Path>,
+    round: Duration,
+) -> anyhow::Result<Figure> {
+    let (mut rates, mut limits) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        if let Some(folder) = disk {
+            limits.push(append_and_sync(folder, RECORD_BYTES, CALLERS * PER_CALL, round)?);
+        }
+        let call = |writer| {
+            let (store, item) = (Arc::clone(store), items(writer));
+            let put = (table.clone(), item);
+            move |call: u64| {
+                let (table, item) = &put;
+                let sequences = call * PER_CALL as u64..(call + 1) * PER_CALL as u64;
+                let puts =
+                    sequences.map(|sequence| BatchWrite::Put { table: table.clone(), item: item(sequence) });
+                let (store, puts) = (Arc::clone(&store), puts.collect());
+                async move { store.batch_write(puts).await }
+            }
+        };
+        rates.push(closed_loop(CALLERS, PER_CALL, round, call).await?.rate);
+    }
+    let figure = Figure::new("store_batch_1000", median(&mut rates), "records/s");
+    Ok(if disk.is_some() { figure.against(median(&mut limits)) } else { figure })
 }
 
 pub(super) fn schema(table: &Name) -> TableSchema {
@@ -70,17 +106,18 @@ pub(super) fn schema(table: &Name) -> TableSchema {
     }
 }
 
-/// One writer's puts: its own chat, one sequence after another.
-fn puts(store: &Arc<dyn Store>, table: &Name, writer: usize) -> impl FnMut(u64) -> Put + Send + use<> {
-    let (store, table) = (Arc::clone(store), table.clone());
-    let chat = format!("chat_{writer:026}");
-    let content = text();
+/// What one writer puts: its own chat, one sequence after another.
+fn items(writer: usize) -> impl Fn(u64) -> Item + Send + use<> {
+    let (chat, content) = (format!("chat_{writer:026}"), text());
     move |sequence| {
-        let item = Item::new()
-            .with("chat_id", chat.clone())
-            .with("sequence", sequence)
-            .with("content", content.clone());
-        let (store, write) = (Arc::clone(&store), Write::put(table.clone(), item));
+        Item::new().with("chat_id", chat.clone()).with("sequence", sequence).with("content", content.clone())
+    }
+}
+
+fn puts(store: &Arc<dyn Store>, table: &Name, writer: usize) -> impl FnMut(u64) -> Put + Send + use<> {
+    let (store, table, item) = (Arc::clone(store), table.clone(), items(writer));
+    move |sequence| {
+        let (store, write) = (Arc::clone(&store), Write::put(table.clone(), item(sequence)));
         Box::pin(async move { store.write(write, Returning::Nothing, Durability::Synced).await.map(drop) })
     }
 }
