@@ -170,16 +170,13 @@ impl Work {
         self.findings.seen(chat);
         let counter = Counter::of(item.as_ref());
         let highest = self.highest_of_messages(context, chat).await?;
-        match counter.fault(highest.sequence) {
-            None => Ok(()),
-            // The counters of a page are read before its messages, so one that was sent in between is no fault.
-            Some(_) => {
-                if let Some(report) = self.recover(context, chat).await? {
-                    self.findings.add(report);
-                }
-                Ok(())
-            }
+        // The counters of a page are read before its messages, so one that was sent in between is no fault.
+        if counter.fault(highest.sequence).is_some()
+            && let Some(report) = self.recover(context, chat).await?
+        {
+            self.findings.add(report);
         }
+        Ok(())
     }
 
     /// The last message, or an event beyond it if the log was read.

@@ -29,8 +29,7 @@ impl Work {
             let report = report.insert(CounterReport::new(chat, fault, counter, highest));
             let target = highest.sequence.saturating_add(self.options.margin);
             match (fault, self.options.action) {
-                (Fault::Unreadable | Fault::NoChat, _) => break,
-                (_, Action::Check) => break,
+                (Fault::Unreadable | Fault::NoChat, _) | (_, Action::Check) => break,
                 (_, Action::DryRun) => {
                     report.would_be = Some(target);
                     break;

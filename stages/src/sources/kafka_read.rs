@@ -81,7 +81,7 @@ struct KafkaRead {
 
 impl KafkaRead {
     /// Where partitions begin that have no place yet. What others began with may be removed by now.
-    fn from_for_others(&self, resume: &Positions) -> RangeStart {
+    fn start_of_others(&self, resume: &Positions) -> RangeStart {
         match &self.from {
             RangeStart::Offsets(named) => {
                 let is_new = |name: &str| !resume.contains_key(&Partition::from(name));
@@ -110,7 +110,7 @@ impl Source for KafkaRead {
     async fn open(&mut self, resume: &Positions) -> Result<(), StageError> {
         let log = self.backends.log()?;
         let held = Held::by(&log, &self.topics).await?;
-        let start = start_of(&log, &self.topics, &self.from_for_others(resume), &held).await?;
+        let start = start_of(&log, &self.topics, &self.start_of_others(resume), &held).await?;
         let end = end_of(&self.to, &held)?;
         self.range = Some(LogRange::open(&log, start, end, resume).await?);
         Ok(())

@@ -38,7 +38,7 @@ async fn a_part_of_a_log_is_not_proved_by_that_same_part() {
     assert_eq!((part.state, comparison.differences()), (State::Differs, 0));
     assert_eq!(comparison.authority, Authority::Log);
     assert!(comparison.begins_at.values().all(|at| *at == 5) && !comparison.begins_at.is_empty());
-    assert_eq!(world.engine(None).list(None).await.unwrap()[0].is_live, false);
+    assert!(!world.engine(None).list(None).await.unwrap()[0].is_live);
 
     let whole = world.rebuild(From::Oldest, To::Live).await.unwrap();
     assert_eq!(whole.state, State::Live, "{:?}", whole.comparison);
