@@ -40,6 +40,11 @@ async fn said(person: &SignedIn, chat: &str) -> Vec<String> {
     all.iter().map(|message| message["content"].as_str().unwrap().to_owned()).collect()
 }
 
+/// An answer is stored once; how often a model was asked for it is another matter.
+fn whatever_the_try(answer: &str) -> &str {
+    answer.split_once(", try ").map_or(answer, |(answer, _)| answer)
+}
+
 /// What happens: a worker that dies while a model answers, questions behind it, and a refusal that is redriven.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_answer_is_stored_once_and_in_order_although_the_process_is_killed() {
@@ -72,7 +77,10 @@ async fn is_killed_and_redriven(topology: &str) {
     let mut process = home.start(&[]);
     let four = async || Some(said(&ann, &chat).await).filter(|said| said.len() >= 4);
     let all = eventually("both answers", four).await;
-    assert_eq!(all, ["one", "two", "to one, try 2", "to two, try 3"]);
+    assert_eq!(
+        all.iter().map(|said| whatever_the_try(said)).collect::<Vec<_>>(),
+        ["one", "two", "to one", "to two"]
+    );
 
     model.is(Mood::Refuses);
     let (mut socket, mut heard) = (connect(&ann).await, connect(&ann).await);
@@ -89,7 +97,8 @@ async fn is_killed_and_redriven(topology: &str) {
     model.is(Mood::Answers);
     let redriven = home.run(&["dead-letters", "redrive", "agent"]).ok();
     assert!(redriven.starts_with("1 redriven: 1 delivered"), "{redriven}");
-    assert_eq!(next_of(&mut socket, "message").await["content"], "to three, try 5");
+    let answer = next_of(&mut socket, "message").await;
+    assert_eq!(whatever_the_try(answer["content"].as_str().unwrap()), "to three");
     assert_eq!(said(&ann, &chat).await.len(), 7, "nothing twice");
     assert_eq!(process.stop(), Some(0));
     home.run(&["verify"]).ok();
