@@ -4,6 +4,8 @@
 //! timer is needed. And since one thread decides all writes in order, conditional writes and transactions are
 //! serializable without locks.
 //!
+//! While a group fills up, those that are there are decided and written, and answered with the rest of it.
+//!
 //! Writes that ask only for order go first, in a group of their own without a sync: they do not wait for the disk, and
 //! the synced group after them carries them there.
 
@@ -12,10 +14,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fjall::PersistMode;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::group::Group;
+use super::runway::Runway;
 use super::shared::Shared;
 use crate::store::Durability;
 
@@ -25,6 +29,10 @@ const WAITING_KIB: u32 = 256 * 1024;
 const GROUP_BYTES: usize = 16 * 1024 * 1024;
 /// The part of the last group's time that may be spent waiting for the next one to fill up.
 const PATIENCE: u32 = 4;
+/// A group that fills up is written in so many portions,
+const PORTIONS: usize = 4;
+/// unless they are smaller than this: each is a batch of its own.
+const SMALLEST_PORTION: usize = 8;
 
 /// A piece of work for the committer.
 pub(super) trait Job: Send {
@@ -91,6 +99,25 @@ impl Waiting {
         // a panic while it was held left a queue that is still a queue
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Sleeps until there are so many jobs, or none will come any more, or it is too late.
+    fn wait<'a>(
+        &'a self,
+        mut queue: MutexGuard<'a, Queue>,
+        jobs: usize,
+        until: Option<Instant>,
+    ) -> MutexGuard<'a, Queue> {
+        queue.wake_at = jobs;
+        let waits = |queue: &mut Queue| !queue.is_closed_or_has(jobs);
+        match until {
+            None => self.enough.wait_while(queue, waits).unwrap_or_else(PoisonError::into_inner),
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                let waited = self.enough.wait_timeout_while(queue, left, waits);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
 }
 
 pub(super) struct Committer {
@@ -99,17 +126,9 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    pub(super) fn start(shared: Arc<Shared>, folder: String) -> std::io::Result<Self> {
-        let memory = Semaphore::new(WAITING_KIB as usize);
-        let waiting = Arc::new(Waiting { queue: Mutex::default(), enough: Condvar::new(), memory });
-        let worker = Worker {
-            waiting: Arc::clone(&waiting),
-            shared,
-            folder,
-            group: Group::default(),
-            failed: None,
-            last: LastGroup::default(),
-        };
+    pub(super) fn start(shared: Arc<Shared>, runway: Runway, folder: String) -> std::io::Result<Self> {
+        let worker = Worker::new(shared, runway, folder);
+        let waiting = Arc::clone(&worker.waiting);
         let thread = std::thread::Builder::new().name("courant-commit".into()).spawn(move || worker.run())?;
         Ok(Self { waiting, thread: Mutex::new(Some(thread)) })
     }
@@ -154,9 +173,10 @@ impl Committer {
 struct Worker {
     waiting: Arc<Waiting>,
     shared: Arc<Shared>,
+    runway: Runway,
     folder: String,
     group: Group,
-    failed: Option<String>,
+    failed: Option<CommitError>,
     last: LastGroup,
 }
 
@@ -164,102 +184,152 @@ struct Worker {
 #[derive(Default)]
 struct LastGroup {
     jobs: usize,
+    has_ordered: bool,
     took: Duration,
 }
 
+/// Jobs that are to be done together.
+struct Gathered {
+    /// Decided and written, but neither synced nor answered.
+    written: Jobs,
+    synced: Jobs,
+    ordered: Jobs,
+}
+
 impl Worker {
-    fn run(mut self) {
-        while let Some((ordered, synced)) = self.next() {
-            self.last.jobs = ordered.len() + synced.len();
-            let started = Instant::now();
-            let kib: u32 = ordered.iter().chain(&synced).map(|(_, bytes)| kib(*bytes)).sum();
-            self.commit(ordered, Durability::Ordered);
-            self.commit(synced, Durability::Synced);
-            self.waiting.memory.add_permits(kib as usize);
-            self.last.took = started.elapsed();
+    fn new(shared: Arc<Shared>, runway: Runway, folder: String) -> Self {
+        let memory = Semaphore::new(WAITING_KIB as usize);
+        Self {
+            waiting: Arc::new(Waiting { queue: Mutex::default(), enough: Condvar::new(), memory }),
+            shared,
+            runway,
+            folder,
+            group: Group::default(),
+            failed: None,
+            last: LastGroup::default(),
         }
     }
 
-    /// Waits for jobs, those that ask only for order apart; `None` once closed and empty.
-    fn next(&self) -> Option<(Jobs, Jobs)> {
-        let mut queue = self.wait(self.waiting.lock(), 1, None);
+    fn run(mut self) {
+        while let Some(gathered) = self.gather() {
+            self.finish(gathered);
+        }
+    }
+
+    fn finish(&mut self, Gathered { written, synced, ordered }: Gathered) {
+        let started = Instant::now();
+        let jobs = written.iter().chain(&synced).chain(&ordered);
+        let kib: u32 = jobs.map(|(_, bytes)| kib(*bytes)).sum();
+        self.last.jobs = written.len() + synced.len() + ordered.len();
+        self.last.has_ordered = !ordered.is_empty();
+        if written.is_empty() {
+            self.commit(Jobs::new(), ordered, Durability::Ordered);
+            self.commit(Jobs::new(), synced, Durability::Synced);
+        } else {
+            // showing what asks only for order would show what is written and not on disk
+            self.commit(written, synced, Durability::Synced);
+            self.commit(Jobs::new(), ordered, Durability::Ordered);
+        }
+        self.waiting.memory.add_permits(kib as usize);
+        self.last.took = started.elapsed();
+    }
+
+    /// Waits for jobs; `None` once closed and empty.
+    fn gather(&mut self) -> Option<Gathered> {
+        let waiting = Arc::clone(&self.waiting);
+        let mut queue = waiting.wait(waiting.lock(), 1, None);
         if queue.len() == 0 {
             return None;
         }
         // Callers that were answered together come back together, but not at the same moment. Taking the first of them
         // alone would make the rest wait for a sync that could have been theirs; waiting costs a small part of that.
-        queue = self.wait(queue, self.last.jobs, Some(self.last.took / PATIENCE));
+        let until = Instant::now() + self.last.took / PATIENCE;
+        let mut written = Jobs::new();
+        // Meanwhile those that are there are written. Not beside jobs that ask only for order, which would have to wait
+        // for the disk then.
+        let portion = self.last.jobs / PORTIONS;
+        while portion >= SMALLEST_PORTION && !self.last.has_ordered && self.failed.is_none() {
+            queue = waiting.wait(queue, portion, Some(until));
+            let is_rest = written.len() + queue.len() + portion > self.last.jobs;
+            if is_rest || queue.len() < portion || !queue.ordered.is_empty() {
+                break;
+            }
+            let mut jobs = std::mem::take(&mut queue.synced);
+            drop(queue);
+            let later = self.write(written.is_empty(), &mut jobs, None);
+            written.append(&mut jobs);
+            let is_full = !later.is_empty();
+            queue = waiting.lock();
+            queue.synced.splice(..0, later);
+            if is_full {
+                break;
+            }
+        }
+        queue = waiting.wait(queue, self.last.jobs.saturating_sub(written.len()), Some(until));
         let mut room = GROUP_BYTES;
         let ordered = take_group(&mut queue.ordered, &mut room);
-        Some((ordered, take_group(&mut queue.synced, &mut room)))
+        Some(Gathered { written, ordered, synced: take_group(&mut queue.synced, &mut room) })
     }
 
-    /// Sleeps until there are so many jobs, or none will come any more, or it takes too long.
-    fn wait<'a>(
-        &self,
-        mut queue: MutexGuard<'a, Queue>,
-        jobs: usize,
-        at_most: Option<Duration>,
-    ) -> MutexGuard<'a, Queue> {
-        queue.wake_at = jobs;
-        let waits = |queue: &mut Queue| !queue.is_closed_or_has(jobs);
-        let enough = &self.waiting.enough;
-        match at_most {
-            None => enough.wait_while(queue, waits).unwrap_or_else(PoisonError::into_inner),
-            Some(at_most) => {
-                let waited = enough.wait_timeout_while(queue, at_most, waits);
-                waited.unwrap_or_else(PoisonError::into_inner).0
+    /// Writes the jobs, as a rule in one group with those that are written already, and answers them all.
+    fn commit(&mut self, mut written: Jobs, mut jobs: Jobs, durability: Durability) {
+        while !(written.is_empty() && jobs.is_empty()) {
+            if let Some(failed) = &self.failed {
+                answer(&mut written, Err(failed));
+                return answer(&mut jobs, Err(&CommitError::Closed { because: failed.to_string() }));
             }
+            let later = self.write(written.is_empty(), &mut jobs, Some(durability));
+            written.append(&mut jobs);
+            answer(&mut written, self.failed.as_ref().map_or(Ok(()), Err));
+            jobs = later;
         }
     }
 
-    /// Decides the jobs in order and writes them, as a rule in one group.
-    fn commit(&mut self, mut jobs: Jobs, durability: Durability) {
-        while !jobs.is_empty() {
-            if let Some(because) = self.failed.clone() {
-                let closed = CommitError::Closed { because };
-                return jobs.into_iter().for_each(|(job, _)| job.answer(Err(&closed)));
-            }
-            jobs = self.commit_group(jobs, durability);
-        }
-    }
-
+    /// Decides the jobs in order and writes what they change, in a new group or behind what is written of the last one.
+    /// With a durability that is the end of the group, and readers see it.
+    ///
     /// Returns the jobs that there was no room for: what a write changes is known only once it is decided.
-    fn commit_group(&mut self, mut jobs: Jobs, durability: Durability) -> Jobs {
+    fn write(&mut self, is_new: bool, jobs: &mut Jobs, ends_with: Option<Durability>) -> Jobs {
         let mut decided = 0;
         // A panic in here is a bug; it must not leave callers waiting or half a group behind.
-        let committed = catch_unwind(AssertUnwindSafe(|| {
-            self.group.begin(self.shared.clock.unix_millis());
+        let written = catch_unwind(AssertUnwindSafe(|| {
+            if is_new {
+                self.group.begin(self.shared.clock.unix_millis());
+            }
+            let before = self.group.bytes();
             while decided < jobs.len() && self.group.bytes() < GROUP_BYTES {
                 decided += 1;
                 jobs[decided - 1].0.decide(&mut self.group);
             }
-            self.group.commit(&self.shared, durability)
+            self.runway.lay_out(self.group.bytes() - before);
+            match ends_with {
+                None => self.group.write(&self.shared, PersistMode::Buffer),
+                Some(durability) => self.group.commit(&self.shared, durability),
+            }
         }));
-        let later = jobs.split_off(decided);
-        let failed = match committed {
-            Ok(Ok(())) => None,
+        match written {
+            Ok(Ok(())) => {}
             // what the engine below says of all writes after one of its own threads could not write a file
             Ok(Err(fjall::Error::Poisoned)) => {
-                Some(self.fail("writing a file in the background failed, as it does when the disk is full"))
+                self.fail("writing a file in the background failed, as it does when the disk is full");
             }
-            Ok(Err(error)) => Some(self.fail(&error.to_string())),
-            Err(_) => Some(self.fail("the committer panicked, see the log")),
-        };
-        for (job, _) in jobs {
-            job.answer(failed.as_ref().map_or(Ok(()), Err));
+            Ok(Err(error)) => self.fail(&error.to_string()),
+            Err(_) => self.fail("the committer panicked, see the log"),
         }
-        later
+        jobs.split_off(decided)
     }
 
     /// After a failed write nobody knows what the disk holds, so nothing more is written.
-    fn fail(&mut self, error: &str) -> CommitError {
-        let failed = CommitError::Failed { folder: self.folder.clone(), error: error.to_owned() };
+    fn fail(&mut self, error: &str) {
         tracing::error!(folder = self.folder, error, "the embedded engine cannot write");
-        self.failed = Some(failed.to_string());
-        self.waiting.lock().closed.clone_from(&self.failed);
-        failed
+        let failed = CommitError::Failed { folder: self.folder.clone(), error: error.to_owned() };
+        self.waiting.lock().closed = Some(failed.to_string());
+        self.failed = Some(failed);
     }
+}
+
+fn answer(jobs: &mut Jobs, committed: Result<(), &CommitError>) {
+    jobs.drain(..).for_each(|(job, _)| job.answer(committed));
 }
 
 /// As many of the waiting jobs as there is room for, at least one if there is any room.
@@ -284,74 +354,4 @@ fn kib(bytes: usize) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    use std::sync::mpsc;
-    use std::time::SystemTime;
-
-    use tokio::sync::oneshot;
-
-    use super::super::{Clock, Engine, Options};
-    use super::*;
-
-    /// Much larger than it says, as an update of a large item is.
-    struct Large {
-        number: u8,
-        shared: Arc<Shared>,
-        /// Holds up the committer until it is let go.
-        until: Option<mpsc::Receiver<()>>,
-        group: u64,
-        reply: oneshot::Sender<u64>,
-    }
-
-    const LARGE: usize = 1 << 20;
-
-    impl Job for Large {
-        fn bytes(&self) -> usize {
-            100
-        }
-
-        fn decide(&mut self, group: &mut Group) {
-            if let Some(until) = &self.until {
-                until.recv().unwrap();
-            }
-            self.group = group.now;
-            group.put(&self.shared.catalog_rows, vec![b'z', self.number], vec![self.number; LARGE]);
-        }
-
-        fn answer(self: Box<Self>, committed: Result<(), &CommitError>) {
-            committed.unwrap();
-            self.reply.send(self.group).unwrap();
-        }
-    }
-
-    #[tokio::test]
-    async fn a_group_is_closed_once_it_has_become_large() {
-        let folder = tempfile::tempdir().unwrap();
-        // every group has a time of its own
-        let groups = AtomicU64::new(0);
-        let clock = Clock::from_fn(move || {
-            SystemTime::UNIX_EPOCH + Duration::from_millis(groups.fetch_add(1, Ordering::Relaxed))
-        });
-        let engine = Engine::open(folder.path(), Options { clock, ..Options::default() }).await.unwrap();
-        let (go, until) = mpsc::sync_channel(1); // never full: one word is said
-        let (mut until, mut answers) = (Some(until), Vec::new());
-        for number in 0..100 {
-            let (reply, answer) = oneshot::channel();
-            let shared = Arc::clone(&engine.shared);
-            engine
-                .committer
-                .submit(Box::new(Large { number, shared, until: until.take(), group: 0, reply }))
-                .await;
-            answers.push(answer);
-        }
-        go.send(()).unwrap();
-        let mut groups = Vec::new();
-        for answer in answers {
-            groups.push(answer.await.unwrap());
-        }
-        assert!(groups.is_sorted(), "in order: {groups:?}");
-        let sizes = groups.chunk_by(|a, b| a == b).map(<[u64]>::len);
-        assert!(sizes.max() <= Some(GROUP_BYTES / LARGE), "{groups:?}");
-    }
-}
+mod tests;

@@ -1,8 +1,8 @@
 //! Writes that are decided one after another and reach the disk together.
 //!
-//! A group is the engine's state as its next writes will leave it: what is on disk, seen through the writes decided so
-//! far. Nothing of it can be seen by readers before the commit; the commit is one atomic batch of the engine below, and
-//! with [`Durability::Synced`] it is on disk before it becomes visible.
+//! A group is the engine's state as its next writes will leave it: what was written, seen through the writes decided since.
+//! They are written as an atomic batch of the engine below, all at once or in a few portions, and readers see nothing of
+//! the group before it is shown as a whole.
 
 use bytes::BytesMut;
 use fjall::{Keyspace, OwnedWriteBatch, PersistMode, Slice};
@@ -29,6 +29,8 @@ pub(super) struct Group {
     pub(super) now: u64,
     /// What was put into it, also if something else replaced it.
     bytes: usize,
+    /// Whether some of it was written and not synced.
+    is_unsynced: bool,
     /// One map per keyspace that is written to; a handful at most, so they are searched one by one.
     writes: Vec<(Keyspace, RowWrites)>,
     spare: Vec<RowWrites>,
@@ -39,7 +41,7 @@ pub(super) struct Group {
 impl Group {
     /// Begins the next group.
     pub(super) fn begin(&mut self, now: u64) {
-        (self.now, self.bytes) = (now, 0);
+        (self.now, self.bytes, self.is_unsynced) = (now, 0, false);
     }
 
     /// Roughly what its writes hold in memory.
@@ -75,8 +77,8 @@ impl Group {
         &mut self.writes[index].1
     }
 
-    /// Makes all writes and lets readers know, or does nothing if it fails.
-    pub(super) fn commit(&mut self, shared: &Shared, durability: Durability) -> Result<(), fjall::Error> {
+    /// Makes all writes, or none if it fails. Readers see nothing of them yet, and more can be decided.
+    pub(super) fn write(&mut self, shared: &Shared, persist: PersistMode) -> Result<(), fjall::Error> {
         StoreChanges::write(self);
         LogAppends::write(self);
         let count = self.writes.iter().map(|(_, writes)| writes.len()).sum();
@@ -88,13 +90,22 @@ impl Group {
                     self.spare.push(writes);
                 }
             }
-            let persist = match durability {
-                Durability::Synced => Some(PersistMode::SyncData),
-                // handed to the operating system, so that it outlives the process if not the machine
-                Durability::Ordered => Some(PersistMode::Buffer),
-            };
-            batch.durability(persist).commit()?;
+            batch.durability(Some(persist)).commit()?;
+            self.is_unsynced = persist == PersistMode::Buffer;
+        } else if self.is_unsynced && persist != PersistMode::Buffer {
+            shared.database.persist(persist)?;
         }
+        Ok(())
+    }
+
+    /// Makes all writes, or none if it fails, and lets readers have them and those written before.
+    pub(super) fn commit(&mut self, shared: &Shared, durability: Durability) -> Result<(), fjall::Error> {
+        let persist = match durability {
+            Durability::Synced => PersistMode::SyncData,
+            // handed to the operating system, so that it outlives the process if not the machine
+            Durability::Ordered => PersistMode::Buffer,
+        };
+        self.write(shared, persist)?;
         shared.advance();
         self.changes.announce();
         self.appends.announce();

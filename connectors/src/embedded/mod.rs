@@ -5,7 +5,7 @@
 //! thousand writes cost the disk what one costs. A caller is answered when its write is on disk. Reads go straight to
 //! fjall, at a moment between two groups (`moment`): they see every finished write, and transactions as a whole.
 //!
-//! - `committer`, `group`: deciding and writing. `shared`: the catalog. `recovery`, `journal`,
+//! - `committer`, `group`, `runway`: deciding and writing. `shared`: the catalog. `recovery`, `journal`,
 //!   `manifest`: what opening finds. `trouble`: what errors of the engine below mean.
 //! - `store`, `log`: the two traits' families on top. [`live`]: live state, which is in memory only and apart from it.
 //! - [`state`]: what a stage keeps, apart from both.
@@ -24,6 +24,7 @@ mod log;
 mod manifest;
 mod moment;
 mod recovery;
+mod runway;
 mod shared;
 mod space;
 mod spare;
@@ -41,6 +42,7 @@ use std::time::Duration;
 use fjall::PersistMode;
 
 use self::committer::Committer;
+use self::runway::Runway;
 use self::shared::{Shared, folder_builder};
 use self::upkeep::Upkeep;
 
@@ -119,20 +121,22 @@ impl Engine {
     ) -> Result<(Arc<Shared>, Arc<Committer>, PathBuf), OpenError> {
         recovery::check_files(&folder)?;
         // What users wrote is for the owner; a folder that is there keeps the permissions somebody gave it.
-        let created = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-        created.map_err(|source| OpenError::Io { folder: folder.clone(), source })?;
+        let io = |source| OpenError::Io { folder: folder.clone(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(io)?;
+        let newest_journal = recovery::journal_numbers(&folder).map_err(io)?.pop();
         let builder = folder_builder(&folder)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES)
             .worker_threads(WORKERS);
         let database = builder.open().map_err(|error| OpenError::new(&folder, error))?;
+        let runway = Runway::new(&folder, database.clone(), newest_journal).map_err(io)?;
         let shared = Shared::open(database, options.clock).map_err(|error| OpenError::new(&folder, error))?;
         store::open_tables(&shared).map_err(|error| OpenError::unread(&folder, &error, error.remedy()))?;
         log::open_topics(&shared).map_err(|error| OpenError::unread(&folder, &error, error.remedy()))?;
         shared.empty_leftovers().map_err(|error| OpenError::new(&folder, error))?;
         let shared = Arc::new(shared);
-        let committer = Committer::start(Arc::clone(&shared), folder.display().to_string());
-        let committer = committer.map_err(|source| OpenError::Io { folder: folder.clone(), source })?;
+        let committer = Committer::start(Arc::clone(&shared), runway, folder.display().to_string());
+        let committer = committer.map_err(io)?;
         Ok((shared, Arc::new(committer), folder))
     }
 

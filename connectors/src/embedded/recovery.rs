@@ -84,16 +84,17 @@ pub(super) fn check_files(folder: &Path) -> Result<(), OpenError> {
 /// Cuts off what a stopped writer left unfinished, and says so; refuses what is damaged.
 fn check_journals(folder: &Path) -> Result<(), OpenError> {
     let failed = |source| OpenError::Io { folder: folder.to_owned(), source };
-    let journals = journals(folder).map_err(failed)?;
+    let numbers = journal_numbers(folder).map_err(failed)?;
     let mut last_sequence = None;
-    for (position, path) in journals.iter().enumerate() {
-        let written = read_written(path).map_err(failed)?;
-        let is_newest = position + 1 == journals.len();
+    for number in &numbers {
+        let path = journal_path(folder, *number);
+        let written = read_written(&path).map_err(failed)?;
+        let is_newest = Some(number) == numbers.last();
         last_sequence = match journal::read(&written, last_sequence) {
             Reading::Whole { last_sequence } => last_sequence,
             // only the newest was still being written to
             Reading::Incomplete { at, last_sequence } if is_newest => {
-                cut_off(path, at as u64).map_err(failed)?;
+                cut_off(&path, at as u64).map_err(failed)?;
                 report_discarded(folder, written.len() - at);
                 last_sequence
             }
@@ -120,18 +121,19 @@ fn report_discarded(folder: &Path, bytes: usize) {
     );
 }
 
-/// Oldest first.
-fn journals(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut numbered = Vec::new();
+/// Of the journals in the folder, oldest first.
+pub(super) fn journal_numbers(folder: &Path) -> io::Result<Vec<u64>> {
+    let mut numbers = Vec::new();
     for file in std::fs::read_dir(folder)? {
-        let path = file?.path();
-        let name = path.file_name().and_then(|name| name.to_str());
-        if let Some(number) = name.and_then(|name| name.strip_suffix(".jnl")?.parse::<u64>().ok()) {
-            numbered.push((number, path));
-        }
+        let name = file?.file_name();
+        numbers.extend(name.to_str().and_then(|name| name.strip_suffix(".jnl")?.parse::<u64>().ok()));
     }
-    numbered.sort_unstable();
-    Ok(numbered.into_iter().map(|(_, path)| path).collect())
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+pub(super) fn journal_path(folder: &Path, number: u64) -> PathBuf {
+    folder.join(format!("{number}.jnl"))
 }
 
 fn read_written(path: &Path) -> io::Result<Vec<u8>> {

@@ -43,7 +43,7 @@ struct PendingChunks {
 impl PendingChunks {
     /// Adds records; returns the offset of the first.
     fn push(&mut self, run: &Run) -> u64 {
-        if self.records.len() + run.bytes.len() > CHUNK_BYTES && self.count > 0 {
+        if self.records.len() + run.bytes.len() > CHUNK_BYTES {
             self.close();
         }
         self.records.extend_from_slice(&run.bytes);
@@ -54,6 +54,9 @@ impl PendingChunks {
     }
 
     fn close(&mut self) {
+        if self.count == 0 {
+            return;
+        }
         let header = ChunkHeader { count: self.count, at: self.at };
         let chunk = encode_chunk(header, &self.records);
         self.bytes += chunk.len() as u64;
@@ -230,10 +233,12 @@ impl Job for Append {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use fjall::PersistMode;
 
     use super::super::super::Options;
     use super::*;
     use crate::log::{AdminLog as _, Fetch, Offsets, ReadLog as _, Retention, TopicPartition, TopicSpec};
+    use crate::store::Durability;
 
     /// Several partitions, more than a chunk for each, and some that cannot be appended: every answer names the place
     /// where its record is.
@@ -263,6 +268,46 @@ mod tests {
                 let Fetch::Records { records, .. } = reader.fetch(1).await.unwrap() else { panic!() };
                 assert_eq!((records[0].offset, &records[0].payload), (offset, &record(number).payload));
             }
+        }
+    }
+
+    /// A group that is written in portions brings a partition as many chunks as it has portions with records of it.
+    #[tokio::test]
+    async fn portions_of_a_group_are_chunks_one_behind_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::open(folder.path(), Options::default()).await.unwrap();
+        let name = Topic::from("events");
+        let spec =
+            TopicSpec { name: name.clone(), partitions: 2, retention: Retention::default(), replication: 1 };
+        engine.create_topic(&spec).await.unwrap();
+        let topic = engine.topic(&name).unwrap();
+        let append = |partition, number: u8| {
+            let payload = Bytes::from(vec![number]);
+            let mut run = Run { partition, count: 1, bytes: Vec::new() };
+            encode_record(&NewRecord { key: None, payload, headers: Vec::new() }, &mut run.bytes);
+            let answers = vec![Ok(Appended { partition, offset: 0 })];
+            Append { topic: Arc::clone(&topic), runs: vec![run], answers, reply: oneshot::channel().0 }
+        };
+        let mut group = Group::default();
+        for (portions, first) in [(3, 0), (1, 3)] {
+            group.begin(1_000);
+            for portion in 0..portions {
+                append(0, first + portion).decide(&mut group);
+                if portion == 1 {
+                    append(1, 77).decide(&mut group);
+                }
+                group.write(&engine.shared, PersistMode::Buffer).unwrap();
+            }
+            group.commit(&engine.shared, Durability::Synced).unwrap();
+        }
+        assert_eq!(topic.chunks.iter().count(), 4 + 1);
+        for (partition, written) in [(0, &[0, 1, 2, 3][..]), (1, &[77])] {
+            let at = TopicPartition::new(&name, partition);
+            let mut reader = engine.read_from(Offsets::from([(at, 0)])).await.unwrap();
+            let Fetch::Records { records, .. } = reader.fetch(9).await.unwrap() else { panic!() };
+            let read: Vec<(u64, u8)> =
+                records.iter().map(|record| (record.offset, record.payload[0])).collect();
+            assert_eq!(read, (0..).zip(written.iter().copied()).collect::<Vec<_>>());
         }
     }
 }
