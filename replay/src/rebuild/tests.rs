@@ -4,6 +4,7 @@ mod bad;
 mod damage;
 mod effects;
 mod property;
+mod retention;
 mod stores;
 mod swapping;
 mod unproved;
