@@ -9,6 +9,7 @@ use courant_stages::log_range::{Held, RangeStart, start_of, times_at};
 use serde_json::{Value, json};
 
 use super::compare::{Comparison, Look, MOST_KEYS};
+use super::ends::check_made_of;
 use super::plan::{History, Plan};
 use super::progress::Phase;
 use super::receipt::{Named, Receipt, State, config_version, named, unnamed};
@@ -139,6 +140,7 @@ impl Engine<'_> {
             self.swap(plan, &mut receipt, generation).await?;
             return Ok(receipt);
         }
+        self.check_fence(plan, &receipt).await?;
         if receipt.state == State::Building {
             let (fence, at) = (receipt.fence.clone(), receipt.fence_at);
             self.build(plan, &mut receipt, generation, (fence, at), Phase::Building).await?;
@@ -247,6 +249,7 @@ impl Engine<'_> {
     ) -> Result<bool> {
         let at = now();
         let held = Held::by(&self.log(plan)?, &plan.topics).await?;
+        check_made_of(&receipt.fence, &held, &receipt.pipeline, &receipt.generation)?;
         let fence = named(&held.high);
         if fence == receipt.fence {
             return Ok(false);
@@ -262,6 +265,9 @@ impl Engine<'_> {
         request: &Request,
     ) -> Result<(Named, Named, Timestamp, bool)> {
         let log = self.log(plan)?;
+        if request.to == To::Live {
+            self.stopped_at(plan).await?; // rather than after hours
+        }
         let held = Held::by(&log, &plan.topics).await?;
         let at = now();
         let start = match &request.from {

@@ -1,5 +1,6 @@
 //! On the embedded engine, in this process: live pipelines, histories that move, crashes, and damage.
 
+mod anew;
 mod bad;
 mod damage;
 mod effects;
