@@ -6,6 +6,7 @@ mod damage;
 mod effects;
 mod property;
 mod retention;
+mod searching;
 mod standing_back;
 mod stores;
 mod swapping;
