@@ -1,14 +1,17 @@
 //! The index that a process has open, for those who answer clients.
 //!
 //! Whoever writes an index offers it while it is open; whoever is asked looks here. Neither knows the other, and a process
-//! that keeps no index says so. Searches run on threads of their own that may block, a few at a time: those that find no
-//! place wait for one, and are sent away before they have waited for longer than a search takes.
+//! that keeps no index says so. One that was closed is asked for a while longer, unless another is offered: a pipeline that
+//! is loaded again, or whose index is replaced by a rebuilt one, is back in a moment, and clients need not notice. Searches
+//! run on threads of their own that may block, a few at a time: those that find no place wait for one, and are sent away
+//! before they have waited for longer than a search takes.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::SearchError;
 use super::ask::{Ask, Page, SearchIndex};
@@ -17,6 +20,9 @@ use super::ask::{Ask, Page, SearchIndex};
 const AT_A_TIME: usize = 4;
 /// Waiting longer for a place than a good search takes means that there are too many.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// How long an index is asked after it was closed. Pipelines that start again take less; what is said meanwhile is not in
+/// it, so it must not be long.
+const KEPT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Unanswered {
@@ -30,18 +36,30 @@ pub enum Unanswered {
 
 /// The searches of a process.
 pub struct Searches {
-    /// The last one is asked: while a pipeline starts again there may be two.
-    offered: RwLock<Vec<Arc<SearchIndex>>>,
+    indexes: RwLock<Indexes>,
     places: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Indexes {
+    /// The last one is asked: while a pipeline starts again there may be two.
+    offered: Vec<Arc<SearchIndex>>,
+    kept: Option<Kept>,
+}
+
+/// Closed a moment ago, and asked until another is offered.
+struct Kept {
+    index: Arc<SearchIndex>,
+    until: Instant,
 }
 
 impl Default for Searches {
     fn default() -> Self {
-        Self { offered: RwLock::default(), places: Arc::new(Semaphore::new(AT_A_TIME)) }
+        Self { indexes: RwLock::default(), places: Arc::new(Semaphore::new(AT_A_TIME)) }
     }
 }
 
-/// An index that is asked for as long as this lives.
+/// An index that is asked for as long as this lives, and a little longer if there is no other.
 pub struct Offered {
     searches: Arc<Searches>,
     index: Arc<SearchIndex>,
@@ -49,7 +67,10 @@ pub struct Offered {
 
 impl Searches {
     pub fn offer(self: &Arc<Self>, index: Arc<SearchIndex>) -> Offered {
-        self.offered.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&index));
+        let mut indexes = self.indexes();
+        indexes.offered.push(Arc::clone(&index));
+        indexes.kept = None;
+        drop(indexes);
         Offered { searches: Arc::clone(self), index }
     }
 
@@ -71,20 +92,45 @@ impl Searches {
     }
 
     fn index(&self) -> Option<Arc<SearchIndex>> {
-        self.offered.read().unwrap_or_else(PoisonError::into_inner).last().cloned()
+        let indexes = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let kept = || indexes.kept.as_ref().filter(|kept| Instant::now() < kept.until);
+        indexes.offered.last().or_else(|| kept().map(|kept| &kept.index)).cloned()
+    }
+
+    fn indexes(&self) -> RwLockWriteGuard<'_, Indexes> {
+        self.indexes.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps one that was closed, for as long as there is no other, and not for ever.
+    fn keep(self: &Arc<Self>, indexes: &mut Indexes, closed: &Arc<SearchIndex>) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let until = Instant::now() + KEPT;
+        indexes.kept = Some(Kept { index: Arc::clone(closed), until });
+        let searches = Arc::downgrade(self);
+        runtime.spawn(async move {
+            // Its files may be removed by now, and take room for as long as anybody has them open.
+            sleep_until(until).await;
+            let Some(searches) = searches.upgrade() else { return };
+            let late = searches.indexes().kept.take_if(|kept| kept.until <= Instant::now());
+            drop(late);
+        });
     }
 }
 
 impl Drop for Offered {
     fn drop(&mut self) {
-        let mut offered = self.searches.offered.write().unwrap_or_else(PoisonError::into_inner);
-        offered.retain(|index| !Arc::ptr_eq(index, &self.index));
+        let mut indexes = self.searches.indexes();
+        indexes.offered.retain(|index| !Arc::ptr_eq(index, &self.index));
+        if indexes.offered.is_empty() {
+            self.searches.keep(&mut indexes, &self.index);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::testing::{ask, message, open};
+    use super::super::writer::IndexWriter;
     use super::*;
 
     #[tokio::test]
@@ -102,7 +148,36 @@ mod tests {
         drop(replacement);
         assert_eq!(searches.ask(question.clone()).await.unwrap().hits.len(), 1);
         drop(offered);
-        assert!(matches!(searches.ask(question).await, Err(Unanswered::NoIndex)));
+    }
+
+    /// A pipeline that stands still for a moment is not noticed; one that is gone is.
+    #[tokio::test(start_paused = true)]
+    async fn an_index_that_is_closed_is_asked_until_there_is_another_or_it_is_late() {
+        let searches = Arc::new(Searches::default());
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [mut old, new] = folders.each_ref().map(|folder| open(folder.path()));
+        old.write(&[message("chat_1", 1, "tea")]).unwrap();
+        let hits = async || Some(searches.ask(ask("tea", &["chat_1"])).await.ok()?.hits.len());
+        let offer = |writer: &IndexWriter| searches.offer(Arc::clone(writer.reader()));
+        let closed = offer(&old);
+        drop(closed);
+        drop(old);
+        tokio::time::advance(KEPT / 2).await;
+        assert_eq!(hits().await, Some(1), "it is closed, and can be read");
+        drop(open(folders[0].path())); // as when its own pipeline is back
+        let other = offer(&new);
+        assert_eq!(hits().await, Some(0));
+        drop(other);
+        let left = Arc::downgrade(new.reader());
+        drop(new);
+        tokio::time::advance(KEPT / 2 + Duration::from_millis(1)).await;
+        assert_eq!(hits().await, Some(0), "the end of the first is not that of the other");
+        tokio::time::advance(KEPT / 2).await;
+        assert_eq!(hits().await, None);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(left.upgrade().is_none(), "nobody has its files open");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,12 +1,14 @@
 //! Counters that are in order are left alone; others are recovered to what was used and never set back.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use courant_connectors::embedded::Engine;
-use courant_connectors::model::ChatId;
 use courant_connectors::model::tables::{chat_counters, delivery_state};
-use courant_connectors::store::{Consistency, Item, Key, ReadStore as _, Write};
+use courant_connectors::model::{ChatId, UserId};
+use courant_connectors::store::{Consistency, Get, Item, Key, Page, Query, ReadStore, StoreError, Write};
 use tokio_util::sync::CancellationToken;
 
 use super::{Action, CounterReport, Fault, Options, Recoverable, Report, Seen, counters};
@@ -191,5 +193,55 @@ fn once_only(
         if progress.phase == "second look" {
             done.call_once(|| act(progress));
         }
+    }
+}
+
+/// The store as it is while somebody sends to a chat: a message comes whenever counters have just been read.
+struct Busy {
+    world: Arc<World>,
+    chat: ChatId,
+    user: UserId,
+    sent: AtomicU32,
+}
+
+#[async_trait]
+impl ReadStore for Busy {
+    async fn get(&self, get: Get) -> Result<Option<Item>, StoreError> {
+        self.world.engine.get(get).await
+    }
+
+    async fn batch_get(&self, gets: Vec<Get>) -> Result<Vec<Option<Item>>, StoreError> {
+        let are_counters = gets.iter().any(|get| get.table == chat_counters::SCHEMA.name);
+        let found = self.world.engine.batch_get(gets).await;
+        if are_counters {
+            self.world.send(&self.chat, &self.user).await;
+            self.sent.fetch_add(1, Ordering::Relaxed);
+        }
+        found
+    }
+
+    async fn query(&self, query: Query) -> Result<Page, StoreError> {
+        self.world.engine.query(query).await
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_is_sent_meanwhile_is_no_fault() {
+    let world = Arc::new(World::healthy().await);
+    let (chat, user) = world.own_chat().await;
+    world.send(&chat, &user).await;
+    for action in [Action::Check, Action::DryRun, Action::Recover] {
+        let (sent, engine) = (AtomicU32::new(0), &world.engine);
+        let busy = Arc::new(Busy { world: Arc::clone(&world), chat: chat.clone(), user: user.clone(), sent });
+        let deployment = Deployment {
+            store: Arc::clone(&busy) as _,
+            scan: Arc::clone(engine) as _,
+            log: Arc::clone(engine) as _,
+        };
+        let work = Recoverable { deployment, store: Arc::clone(engine) as _ };
+        let stop = CancellationToken::new();
+        let report = counters(work, options(action), |_| {}, stop).await.unwrap();
+        assert!(busy.sent.load(Ordering::Relaxed) > 0, "the counter was read before the message came");
+        assert_eq!((report.found, &report.counters[..]), (0, &[][..]), "{action:?}");
     }
 }

@@ -8,7 +8,8 @@ use courant_pipeline::{Disposition, Tally, clock};
 use courant_stages::log_range::{Held, RangeStart, start_of, times_at};
 use serde_json::{Value, json};
 
-use super::compare::{Comparison, Look};
+use super::compare::{Comparison, Look, MOST_KEYS};
+use super::ends::check_made_of;
 use super::plan::{History, Plan};
 use super::progress::Phase;
 use super::receipt::{Named, Receipt, State, config_version, named, unnamed};
@@ -139,12 +140,13 @@ impl Engine<'_> {
             self.swap(plan, &mut receipt, generation).await?;
             return Ok(receipt);
         }
+        self.check_fence(plan, &receipt).await?;
         if receipt.state == State::Building {
             let (fence, at) = (receipt.fence.clone(), receipt.fence_at);
             self.build(plan, &mut receipt, generation, (fence, at), Phase::Building).await?;
             self.enter(&mut receipt, generation, State::Built).await?;
         }
-        self.prove(plan, &mut receipt, generation).await?;
+        self.prove(plan, &mut receipt, generation, MOST_KEYS).await?;
         if receipt.request.to == To::Live && receipt.state == State::Equal {
             self.swap(plan, &mut receipt, generation).await?;
         }
@@ -203,8 +205,14 @@ impl Engine<'_> {
     }
 
     /// Compares, and looks again at what differs once it has caught up.
-    async fn prove(&self, plan: &Plan, receipt: &mut Receipt, generation: &Generation) -> Result<()> {
-        let first = Look { engine: self, plan, receipt, generation, only: None, number: 1 };
+    pub(super) async fn prove(
+        &self,
+        plan: &Plan,
+        receipt: &mut Receipt,
+        generation: &Generation,
+        most_keys: usize,
+    ) -> Result<()> {
+        let first = Look { engine: self, plan, receipt, generation, only: None, most_keys, number: 1 };
         let (mut comparison, mut differing) = first.take().await?;
         while !differing.keys.is_empty() && comparison.looks < LOOKS && may_catch_up(&receipt.request.to) {
             if !self.catch_up(plan, receipt, generation).await? {
@@ -212,8 +220,8 @@ impl Engine<'_> {
             }
             let number = comparison.looks + 1;
             let only = differing.is_complete.then_some(&differing.keys);
-            let (found, still) =
-                Look { engine: self, plan, receipt, generation, only, number }.take().await?;
+            let next = Look { engine: self, plan, receipt, generation, only, most_keys, number };
+            let (found, still) = next.take().await?;
             match only {
                 Some(_) => merge(&mut comparison, &found),
                 None => comparison = found,
@@ -241,6 +249,7 @@ impl Engine<'_> {
     ) -> Result<bool> {
         let at = now();
         let held = Held::by(&self.log(plan)?, &plan.topics).await?;
+        check_made_of(&receipt.fence, &held, &receipt.pipeline, &receipt.generation)?;
         let fence = named(&held.high);
         if fence == receipt.fence {
             return Ok(false);
@@ -256,6 +265,9 @@ impl Engine<'_> {
         request: &Request,
     ) -> Result<(Named, Named, Timestamp, bool)> {
         let log = self.log(plan)?;
+        if request.to == To::Live {
+            self.stopped_at(plan).await?; // rather than after hours
+        }
         let held = Held::by(&log, &plan.topics).await?;
         let at = now();
         let start = match &request.from {

@@ -13,6 +13,7 @@
 
 mod build;
 mod compare;
+mod ends;
 mod estimate;
 mod list;
 mod plan;
@@ -105,6 +106,18 @@ pub enum Error {
          {left}; rebuild it instead"
     )]
     LeftBehind { partition: String, left: u64, low: u64 },
+    #[error(
+        "group `{group}` has read {partition} up to {committed}, and {partition} ends at {high}: the topic was made anew, \
+         or has lost its last records; `courant positions reset {pipeline} --to oldest` lets the pipeline go on with what \
+         is there, then ask again"
+    )]
+    GroupBeyondEnd { pipeline: String, group: String, partition: String, committed: u64, high: u64 },
+    #[error(
+        "generation `{generation}` was made of {partition} up to {made_to}, and {partition} ends at {high}: the topic was \
+         made anew, or has lost its last records; remove it with `courant replay {pipeline} --discard {generation}` and \
+         begin anew"
+    )]
+    MadeBeyondEnd { pipeline: String, generation: String, partition: String, made_to: u64, high: u64 },
     #[error("the pipeline failed while it was run, what was built so far is kept: {0}")]
     Run(Failure),
     #[error("stopped; `courant replay {pipeline} --resume` goes on where it was")]

@@ -17,6 +17,7 @@ use courant_stages::log_range::Held;
 use courant_stages::sources::kafka_read::identity_of;
 
 use super::build::now;
+use super::ends::check_made_of;
 use super::plan::{History, Plan, without_effects};
 use super::progress::Phase;
 use super::receipt::{Named, Receipt, State, folder, named, unnamed};
@@ -44,6 +45,7 @@ impl Engine<'_> {
         receipt: &mut Receipt,
         generation: &Generation,
     ) -> Result<()> {
+        self.check_fence(plan, receipt).await?;
         for _ in 0..APPROACHES {
             if self.is_current(&receipt.pipeline, generation).await? {
                 break; // it was put in place, and the process died before it said so
@@ -165,6 +167,7 @@ impl Engine<'_> {
         let stopped_at = named(&self.stopped_at(plan).await?);
         let left = left_at(generation, &receipt.pipeline).await?;
         let held = Held::by(&self.log(plan)?, &plan.topics).await?;
+        check_made_of(&left, &held, &receipt.pipeline, generation.name())?;
         for (partition, low) in named(&held.low) {
             let left = left.get(&partition).copied().unwrap_or(0);
             if left < low && stopped_at.get(&partition).is_some_and(|stopped| left < *stopped) {
@@ -182,16 +185,6 @@ impl Engine<'_> {
         let host = self.host_for(generation).await?;
         self.run(&topology, &host, phase, of).await?;
         Ok(stopped_at)
-    }
-
-    /// How far the live pipeline has come.
-    async fn stopped_at(&self, plan: &Plan) -> Result<Offsets> {
-        let log = self.log(plan)?;
-        let mut offsets = Offsets::new();
-        for topic in &plan.topics {
-            offsets.extend(log.committed(&plan.group, topic).await?);
-        }
-        Ok(offsets)
     }
 
     /// Lets the live pipeline go on where the generation is.

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use self::expect::{Expectation, Expectations};
 use self::spill::Spill;
+use self::stage::Most;
 pub use self::stage::{Found, StageComparison};
 use super::plan::{DerivedSink, History, Plan};
 use super::progress::Phase;
@@ -72,6 +73,9 @@ impl Comparison {
 /// Keys by stage.
 pub(super) type Keys = HashMap<Arc<str>, Arc<HashSet<Box<str>>>>;
 
+/// Keys of a stage that are remembered for another look. Where more differ it is at everything, and takes longer.
+pub(super) const MOST_KEYS: usize = 100_000;
+
 /// What differs.
 pub(super) struct Differing {
     pub(super) keys: Keys,
@@ -87,6 +91,8 @@ pub(super) struct Look<'a> {
     pub(super) generation: &'a Generation,
     /// Keys of interest; all if none.
     pub(super) only: Option<&'a Keys>,
+    /// That are remembered for the next look, of each stage.
+    pub(super) most_keys: usize,
     pub(super) number: u32,
 }
 
@@ -142,7 +148,7 @@ impl Look<'_> {
             let actual = self.walk(scratch, sink, expected.only.clone()).await?;
             let (stage, keys) = self.compare(sink, &expected.spill, actual, until).await?;
             comparison.stages.push(stage);
-            differing.is_complete &= keys.len() < stage::MOST_KEYS;
+            differing.is_complete &= keys.len() < self.most_keys;
             if !keys.is_empty() {
                 differing.keys.insert(Arc::clone(&sink.stage), Arc::new(keys));
             }
@@ -208,11 +214,11 @@ impl Look<'_> {
         actual: Arc<Spill>,
         until: Timestamp,
     ) -> Result<(StageComparison, HashSet<Box<str>>)> {
-        let (stage, expected, examples) =
-            (sink.stage.to_string(), Arc::clone(expected), self.receipt.request.examples);
+        let (stage, expected) = (sink.stage.to_string(), Arc::clone(expected));
+        let most = Most { examples: self.receipt.request.examples, keys: self.most_keys };
         let compare = move || {
             let (expected, actual) = (expected.finish()?, actual.finish()?);
-            stage::compare(stage, &expected, &actual, until.unix_millis(), examples)
+            stage::compare(stage, &expected, &actual, until.unix_millis(), most)
         };
         blocking(move || compare().map_err(scratch_error)).await
     }

@@ -7,9 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::spill::{Loaded, RANGES, Spilled, Summary};
 
-/// Keys that are remembered for another look. More differ for a reason that no second look will find gone.
-pub(super) const MOST_KEYS: usize = 100_000;
-
 /// What was found of one sink's store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageComparison {
@@ -33,6 +30,15 @@ pub struct StageComparison {
     pub different: Found,
 }
 
+/// How much is remembered of what differs.
+#[derive(Clone, Copy)]
+pub(super) struct Most {
+    /// By name, of each kind of difference.
+    pub(super) examples: usize,
+    /// For another look.
+    pub(super) keys: usize,
+}
+
 /// How many, and some of them by key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
@@ -52,7 +58,7 @@ pub(super) fn compare(
     expected: &Spilled,
     actual: &Spilled,
     until: u64,
-    examples: usize,
+    most: Most,
 ) -> std::io::Result<(StageComparison, HashSet<Box<str>>)> {
     let mut comparing = Comparing {
         found: StageComparison { stage, ranges: RANGES, ..StageComparison::default() },
@@ -60,7 +66,7 @@ pub(super) fn compare(
         actual: Summary::default(),
         differing: HashSet::new(),
         until,
-        examples,
+        most,
     };
     for range in 0..RANGES {
         if expected.summaries[range] == actual.summaries[range] {
@@ -82,7 +88,7 @@ struct Comparing {
     actual: Summary,
     differing: HashSet<Box<str>>,
     until: u64,
-    examples: usize,
+    most: Most,
 }
 
 impl Comparing {
@@ -127,10 +133,10 @@ impl Comparing {
         };
         let Some(entry) = expected.or(actual) else { return };
         kind.count += 1;
-        if kind.examples.len() < self.examples {
+        if kind.examples.len() < self.most.examples {
             kind.examples.push(entry.key.to_string());
         }
-        if self.differing.len() < MOST_KEYS {
+        if self.differing.len() < self.most.keys {
             self.differing.insert(entry.key.clone());
         }
     }
@@ -153,7 +159,7 @@ mod tests {
             spill.finish().unwrap()
         };
         let (expected, actual) = (spilled("expected", expected), spilled("actual", actual));
-        compare("s".into(), &expected, &actual, 100, 2).unwrap().0
+        compare("s".into(), &expected, &actual, 100, Most { examples: 2, keys: 10 }).unwrap().0
     }
 
     fn counts(found: &StageComparison) -> [u64; 5] {

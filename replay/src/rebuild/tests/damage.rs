@@ -97,3 +97,27 @@ async fn a_poison_record_is_counted_and_said() {
     let live = world.host.services.get::<courant_stages::host::DeadLetterStore>().unwrap();
     assert!(live.journal().list(None, 9).await.unwrap().is_empty());
 }
+
+/// More differ at first than are remembered: those are looked at again that are not, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_too_many_keys_to_remember_all_are_looked_at_again() {
+    const REMEMBERED: usize = 20;
+    let world = World::new().await;
+    world.send(60).await;
+    world.rebuild(From::Oldest, To::Now).await.unwrap();
+    let engine = world.engine(None);
+    let (mut receipt, generation) = engine.newest("p", "compared", |_| true).await.unwrap();
+    let plan = engine.plan_again(&receipt).unwrap();
+    for (extra, state) in [(0, State::Equal), (8, State::Differs)] {
+        let late: Vec<_> = (0..200).map(|chat| world.message_of(chat, "published late", 1_000_000)).collect();
+        world.store(&late).await;
+        world.publish(&late).await;
+        for n in 0..extra {
+            put(&world, &receipt, "all", &format!("chat_x/{n}"), 0).await;
+        }
+        engine.prove(&plan, &mut receipt, &generation, REMEMBERED).await.unwrap();
+        let comparison = receipt.comparison.clone().unwrap();
+        assert_eq!((counts(&comparison, 0), counts(&comparison, 1)), ([0, extra, 0, 0], [0; 4]));
+        assert_eq!((receipt.state, comparison.looks), (state, 2));
+    }
+}

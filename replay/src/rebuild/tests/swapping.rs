@@ -1,14 +1,18 @@
 //! Going live, and back.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use courant_connectors::log::{Log, Topic, TopicPartition};
 use courant_connectors::model::Timestamp;
+use courant_connectors::model::topics::messages_persisted;
 use courant_pipeline::clock;
+use tokio::time::timeout;
 
 use super::world::{World, request};
-use crate::rebuild::{At, From, State, To};
+use crate::rebuild::{At, Engine, From, Phase, Progress, State, To};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_start_gives_the_same_store() {
@@ -161,5 +165,58 @@ async fn a_rollback_that_was_cut_off_can_be_finished_and_undone() {
             assert_eq!((approved.state, approved.replaced.as_deref()), (State::Live, Some(&older[..])));
         }
     }
+    world.assert_holds(&older, &messages);
+}
+
+/// Slower than anybody waits: a record in a thousand seconds.
+const SLOW: f64 = 0.001;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// As if the newest rebuild had been told to go slowly.
+async fn slow_down(world: &World) {
+    let (mut receipt, generation) = world.engine(None).newest("p", "slowed down", |_| true).await.unwrap();
+    receipt.request.rate = Some(SLOW);
+    receipt.save(&generation).await.unwrap();
+}
+
+/// As if the live pipeline had read everything there is.
+async fn move_group(log: &dyn Log) {
+    let topic = Topic::from(messages_persisted::NAME);
+    let marks = (0..).zip(log.watermarks(&topic).await.unwrap());
+    let ends = marks.map(|(number, marks)| (TopicPartition::new(&topic, number), marks.high));
+    log.reset_group("p", &ends.collect()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pace_of_a_rebuild_is_not_that_of_its_swap() {
+    let world = World::new().await;
+    let mut messages = world.send(20).await;
+    let rebuilt = world.rebuild(From::Oldest, To::Now).await.unwrap();
+    slow_down(&world).await;
+    messages.extend(world.send(100).await);
+    move_group(&*world.connected.log).await;
+    let engine = world.engine(None);
+    let live = timeout(PATIENCE, engine.approve("p")).await.expect("nobody has to wait").unwrap();
+    assert_eq!((live.state, &live.generation), (State::Live, &rebuilt.generation));
+    world.assert_holds(&live.generation, &messages);
+}
+
+/// The live pipeline moves on between the approach and the moment at which it is stopped.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pace_of_a_rebuild_is_not_that_of_taking_it_back() {
+    let world = World::new().await;
+    let mut messages = world.send(20).await;
+    let older = world.rebuild(From::Oldest, To::Live).await.unwrap().generation;
+    world.rebuild(From::Oldest, To::Live).await.unwrap();
+    slow_down(&world).await;
+    messages.extend(world.send(100).await);
+    let move_on = |progress: Progress| {
+        if progress.phase == Phase::CatchingUp {
+            let log = Arc::clone(&world.connected.log);
+            std::thread::spawn(move || futures::executor::block_on(move_group(&*log))).join().unwrap();
+        }
+    };
+    let engine = Engine { progress: &move_on, ..world.engine(None) };
+    timeout(PATIENCE, engine.rollback("p")).await.expect("nobody has to wait").unwrap();
     world.assert_holds(&older, &messages);
 }

@@ -1,9 +1,15 @@
 //! Ranges of the embedded log.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use courant_connectors::embedded::{Clock, Engine, Options};
+use courant_connectors::log::AdminLog as _;
+use courant_connectors::model::topics;
 use courant_connectors::model::topics::messages_persisted::NAME;
+use courant_pipeline::clock;
 use courant_pipeline::stage::Partition;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -88,6 +94,35 @@ async fn a_partition_without_a_place_begins_where_the_range_does() {
         let expected = if partition == first { 1 } else { 2 };
         assert_eq!(seen[partition].len(), expected, "{partition}");
     }
+}
+
+/// A partition that has been read goes on from its place, whatever became of the place where the range began.
+#[tokio::test]
+async fn what_was_read_and_is_removed_since_is_not_asked_for_again() {
+    const LONG_AGO: Duration = Duration::from_secs(8 * 24 * 3600);
+    let mut world = World::new().await;
+    let behind = Arc::new(AtomicU64::new(LONG_AGO.as_secs()));
+    let by = Arc::clone(&behind);
+    let reading = move || clock::now() - Duration::from_secs(by.load(Ordering::Relaxed));
+    let options = Options { clock: Clock::from_fn(reading), ..Options::default() };
+    let engine = Engine::open(world.folder.path().join("log"), options).await.unwrap();
+    for topic in topics::all() {
+        engine.create_topic(&topic).await.unwrap();
+    }
+    let mut connected = (*world.connected).clone();
+    connected.log = Arc::clone(&engine) as _;
+    world.connected = Arc::new(connected);
+    let partition = one_chat(&world).await;
+    behind.store(0, Ordering::Relaxed);
+    engine.sweep().await;
+    world.publish("chat_1", 21..=22).await;
+
+    let params = json!({"topics": [NAME], "from": {"offsets": {&partition: 5}}, "to": "now"});
+    let resume = Positions::from([(Partition::from(partition.as_str()), 20)]);
+    let (seen, ..) = read_all(&mut *opened(&world, params.clone(), &resume).await.unwrap()).await;
+    assert_eq!(seen.into_values().collect::<Vec<_>>(), [[21, 22]]);
+    let refused = opened(&world, params, &Positions::new()).await.err().expect("it is removed").to_string();
+    assert!(refused.contains("holds offsets from 20 up to 22, and not 5"), "{refused}");
 }
 
 #[tokio::test]
