@@ -18,8 +18,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 const ACCOUNTS: u32 = 6;
-const TASKS: u64 = 8;
-const STEPS: u64 = 60;
+/// Tasks, and what each does one after another. With many, groups are written in portions.
+const CROWDS: [(u64, u64); 2] = [(8, 60), (96, 10)];
 const START: i64 = 100;
 
 fn schema() -> TableSchema {
@@ -187,7 +187,7 @@ fn assert_ordered(mut before_after: BTreeSet<(u64, u64)>) {
     }
 }
 
-async fn run(seed: u64) {
+async fn run(seed: u64, tasks: u64, steps: u64) {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::open(folder.path(), Options::default()).await.unwrap();
     engine.create_table(&schema()).await.unwrap();
@@ -196,7 +196,7 @@ async fn run(seed: u64) {
         engine.write(Write::put("accounts", item), Returning::Nothing, Durability::Synced).await.unwrap();
     }
     let tasks: Vec<_> =
-        (0..TASKS).map(|task| tokio::spawn(operations(Arc::clone(&engine), seed, task))).collect();
+        (0..tasks).map(|task| tokio::spawn(operations(Arc::clone(&engine), seed, task, steps))).collect();
     let mut done = Vec::new();
     for task in tasks {
         done.extend(task.await.unwrap());
@@ -211,11 +211,11 @@ async fn run(seed: u64) {
     engine.close().await;
 }
 
-async fn operations(engine: Arc<Engine>, seed: u64, task: u64) -> Vec<Done> {
+async fn operations(engine: Arc<Engine>, seed: u64, task: u64, steps: u64) -> Vec<Done> {
     let mut random = StdRng::seed_from_u64(seed * 1000 + task);
     let mut done = Vec::new();
-    for step in 0..STEPS {
-        let operation = 1 + task * STEPS + step;
+    for step in 0..steps {
+        let operation = 1 + task * steps + step;
         match random.random_range(0..3) {
             0 => done.extend(optimistic(&engine, &mut random, operation).await),
             1 => done.push(blind(&engine, &mut random, operation).await),
@@ -230,6 +230,8 @@ async fn concurrent_histories_have_an_order() {
     let cases =
         std::env::var("COURANT_SOAK_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(10u64);
     for seed in 0..cases.min(300) {
-        run(seed).await;
+        for (tasks, steps) in CROWDS {
+            run(seed, tasks, steps).await;
+        }
     }
 }
