@@ -6,8 +6,8 @@
 //!
 //! While a group fills up, those that are there are decided and written, and answered with the rest of it.
 //!
-//! Writes that ask only for order go first, in a group of their own without a sync: they do not wait for the disk, and
-//! the synced group after them carries them there.
+//! Writes that ask only for order are a group of their own without a sync, as a rule before the synced one: they do not
+//! wait for the disk, and the next sync carries them there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -95,6 +95,11 @@ impl Group {
         } else if self.is_unsynced && persist != PersistMode::Buffer {
             shared.database.persist(persist)?;
         }
+        if persist != PersistMode::Buffer {
+            // An error of the disk is told once, and maybe to another thread of the engine below, that syncs what was
+            // written before: it closes the journal, and this asks whether it is.
+            shared.database.persist(PersistMode::Buffer)?;
+        }
         Ok(())
     }
 

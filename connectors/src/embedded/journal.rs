@@ -22,9 +22,9 @@ const PLAIN: u8 = 0;
 const LZ4: u8 = 1;
 /// The last bytes of a batch. None is zero, so the end of what was written is the last byte that is not.
 const TRAILER: &[u8] = b"FJL\x03";
-/// What the operating system writes as a whole.
-const PAGE: usize = 4096;
-/// So many zeros in front of a page are there because it was not written, and not by chance.
+/// What a disk writes as a whole, at the least.
+const SECTOR: usize = 512;
+/// So many zeros up to where a sector ends are there because it was not written, and not by chance.
 const TORN_ZEROS: usize = 16;
 
 /// What a journal's bytes turn out to be.
@@ -72,7 +72,7 @@ fn follows(sequence: u64, last: Option<u64>) -> bool {
 
 /// Whether the writer of these bytes, which are no whole batch, was stopped before it had finished and synced.
 ///
-/// A killed process leaves the beginning of a batch. After a loss of power any pages written since the last sync may be
+/// A killed process leaves the beginning of a batch. After a loss of power any sectors written since the last sync may be
 /// missing, also in front of others that are there. A batch with its end and without such a hole was once whole; holes
 /// in what comes behind it say nothing of it, and may be zeros that somebody wrote.
 fn is_unfinished(rest: &[u8], starts_at: usize) -> bool {
@@ -81,23 +81,23 @@ fn is_unfinished(rest: &[u8], starts_at: usize) -> bool {
     }
     let next = next_whole_batch(rest);
     let is_over = next.is_some() || rest.ends_with(TRAILER);
-    has_missing_page(&rest[..next.unwrap_or(rest.len())], starts_at) || !is_over
+    has_missing_sector(&rest[..next.unwrap_or(rest.len())], starts_at) || !is_over
 }
 
-/// Zeros up to where a page begins.
-fn has_missing_page(rest: &[u8], starts_at: usize) -> bool {
-    let first = PAGE - starts_at % PAGE;
-    (first..rest.len()).step_by(PAGE).any(|page| {
-        let zeros = rest[..page].iter().rev().take_while(|byte| **byte == 0).count();
-        zeros >= TORN_ZEROS.min(page)
+/// Zeros up to where a sector ends.
+fn has_missing_sector(rest: &[u8], starts_at: usize) -> bool {
+    let first = SECTOR - starts_at % SECTOR;
+    (first..rest.len()).step_by(SECTOR).any(|end| {
+        let zeros = rest[..end].iter().rev().take_while(|byte| **byte == 0).count();
+        zeros >= TORN_ZEROS.min(end)
     })
 }
 
-/// Whether what stands where a trailer should be is the beginning of one, and then nothing or a page that is missing.
+/// Whether what stands where a trailer should be is the beginning of one, and then nothing or a sector that is missing.
 fn is_missing_trailer(found: &[u8], at: usize) -> bool {
     let written = found.iter().zip(TRAILER).take_while(|(found, wanted)| found == wanted).count();
-    let page_ends = (at + written + 1).next_multiple_of(PAGE) - at;
-    found[written..page_ends.clamp(written, found.len())].iter().all(|byte| *byte == 0)
+    let sector_ends = (at + written + 1).next_multiple_of(SECTOR) - at;
+    found[written..sector_ends.clamp(written, found.len())].iter().all(|byte| *byte == 0)
 }
 
 /// Where the first batch begins that can be read and stands behind the end of another.

@@ -123,13 +123,12 @@ impl Engine {
         // What users wrote is for the owner; a folder that is there keeps the permissions somebody gave it.
         let io = |source| OpenError::Io { folder: folder.clone(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(io)?;
-        let newest_journal = recovery::journal_numbers(&folder).map_err(io)?.pop();
         let builder = folder_builder(&folder)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES)
             .worker_threads(WORKERS);
         let database = builder.open().map_err(|error| OpenError::new(&folder, error))?;
-        let runway = Runway::new(&folder, database.clone(), newest_journal).map_err(io)?;
+        let runway = Runway::new(&folder, database.clone());
         let shared = Shared::open(database, options.clock).map_err(|error| OpenError::new(&folder, error))?;
         store::open_tables(&shared).map_err(|error| OpenError::unread(&folder, &error, error.remedy()))?;
         log::open_topics(&shared).map_err(|error| OpenError::unread(&folder, &error, error.remedy()))?;

@@ -27,78 +27,83 @@ static ZEROS: [u8; STEP] = [0; STEP];
 pub(super) struct Runway {
     folder: PathBuf,
     database: Database,
-    /// Absent where nothing can be laid out.
-    journal: Option<File>,
-    /// What the journal after this one will be called.
-    next_number: u64,
-    /// How far it was laid out.
-    end: u64,
-    /// What is left of it, roughly.
+    journal: Option<Journal>,
+    /// What is left of what was laid out, roughly.
     left: usize,
     /// What is there before zeros are written.
     found: Vec<u8>,
 }
 
+/// The newest one, when it was looked for last.
+struct Journal {
+    number: u64,
+    /// Absent where nothing can be laid out.
+    file: Option<File>,
+    /// How far it was laid out.
+    end: u64,
+}
+
 impl Runway {
-    /// For a database that has just been opened; `found_number` is the newest journal that was there before.
-    ///
-    /// That one is written to at the end of its file, wherever that is, so nothing can be put in front of it. Journals
-    /// are written where they were left off once they were begun in the same process.
-    pub(super) fn new(folder: &Path, database: Database, found_number: Option<u64>) -> io::Result<Self> {
-        let newest = journal_numbers(folder)?.pop();
-        let begun = newest.filter(|newest| Some(*newest) != found_number);
-        let mut runway = Self {
-            folder: folder.to_owned(),
-            database,
-            journal: None,
-            next_number: begun.or(newest.map(|newest| newest + 1)).unwrap_or(0),
-            end: 0,
-            left: 0,
-            found: vec![0; STEP],
-        };
-        runway.follow()?;
-        Ok(runway)
+    pub(super) fn new(folder: &Path, database: Database) -> Self {
+        Self { folder: folder.to_owned(), database, journal: None, left: 0, found: vec![0; STEP] }
     }
 
     /// To be called before so many bytes are written, by the thread that writes them.
     pub(super) fn lay_out(&mut self, bytes: usize) {
-        if bytes <= self.left || bytes >= LARGE {
-            self.left = self.left.saturating_sub(bytes);
+        if bytes <= self.left {
+            self.left -= bytes;
             return;
         }
-        self.left = STEP - bytes;
-        if let Err(error) = self.follow().and_then(|()| self.extend()) {
+        let is_large = bytes >= LARGE;
+        self.left = if is_large { 0 } else { STEP - bytes };
+        // also before large writes: a file that was removed would be kept on disk for as long as it is open here
+        let laid_out = self.follow().and_then(|()| if is_large { Ok(()) } else { self.extend() });
+        if let Err(error) = laid_out {
             // the writes themselves will tell whether it is the disk
             tracing::debug!(folder = %self.folder.display(), %error, "the journal is not laid out ahead");
-            self.journal = None;
+            self.journal.iter_mut().for_each(|journal| journal.file = None);
         }
     }
 
     /// Turns to the newest journal.
     fn follow(&mut self) -> io::Result<()> {
-        loop {
-            let path = journal_path(&self.folder, self.next_number);
-            match OpenOptions::new().read(true).write(true).open(path) {
-                Ok(journal) => (self.journal, self.end) = (Some(journal), 0),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            self.next_number += 1;
+        let newest = journal_numbers(&self.folder)?.pop();
+        if let Some(number) = newest
+            && self.journal.as_ref().is_none_or(|journal| journal.number != number)
+        {
+            self.journal = Some(Journal { number, file: None, end: 0 });
+            let file = OpenOptions::new().read(true).write(true).open(journal_path(&self.folder, number))?;
+            let file = is_made_with_room(&file)?.then_some(file);
+            self.journal = Some(Journal { number, file, end: 0 });
         }
+        Ok(())
     }
 
     fn extend(&mut self) -> io::Result<()> {
-        let Some(journal) = &self.journal else { return Ok(()) };
+        let Some(Journal { file: Some(file), end, .. }) = &mut self.journal else { return Ok(()) };
         // what stands in a buffer could be written by any thread, and now
         self.database.persist(PersistMode::Buffer).map_err(io::Error::other)?;
-        let written = match seek(journal, SeekFrom::Hole(self.end)) {
-            Ok(hole) => hole,
-            Err(Errno::NXIO) => self.end,
-            Err(error) => return Err(error.into()),
-        };
-        write_zeros(journal, written, &mut self.found)?;
-        self.end = written + STEP as u64;
+        let written = hole(file, *end)?.unwrap_or(*end);
+        write_zeros(file, written, &mut self.found)?;
+        *end = written + STEP as u64;
         Ok(())
+    }
+}
+
+/// Whether a journal that nobody laid out was made longer than what it holds, as new ones are: they are written where they
+/// were left off. One that was found at opening was cut to what it holds and is written at its end, wherever that is, so
+/// nothing can be put in front of it. Where the file system knows no holes, nobody can tell.
+fn is_made_with_room(journal: &File) -> io::Result<bool> {
+    let length = journal.metadata()?.len();
+    Ok(hole(journal, 0)?.is_some_and(|hole| hole < length))
+}
+
+/// Where nothing was written, from there on; none behind the end.
+fn hole(file: &File, from: u64) -> io::Result<Option<u64>> {
+    match seek(file, SeekFrom::Hole(from)) {
+        Ok(hole) => Ok(Some(hole)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -168,7 +173,7 @@ mod tests {
         const VALUE: usize = 5000;
         let folder = tempfile::tempdir().unwrap();
         let database = open(folder.path());
-        let mut runway = Runway::new(folder.path(), database.clone(), None).unwrap();
+        let mut runway = Runway::new(folder.path(), database.clone());
         write(&database, &mut runway, 0..1, VALUE);
         let first = blocks(folder.path(), 0);
         assert!(first >= STEP as u64, "{first}");
@@ -189,19 +194,47 @@ mod tests {
     fn a_journal_that_was_found_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         for opening in 0..4 {
-            let found = journal_numbers(folder.path()).unwrap_or_default().pop();
             let database = open(folder.path());
             assert_eq!(count(&database), 10 * opening as usize);
-            let mut runway = Runway::new(folder.path(), database.clone(), found).unwrap();
+            let mut runway = Runway::new(folder.path(), database.clone());
             write(&database, &mut runway, 10 * opening..10 * (opening + 1), 1000);
+            let length = std::fs::metadata(journal_path(folder.path(), 0)).unwrap().len();
+            assert!(opening == 0 || length < STEP as u64, "{length} after opening {opening}");
         }
+    }
+
+    /// Journals come and go while only large writes are made, which nothing is laid out for.
+    #[test]
+    fn a_journal_that_was_removed_is_not_held_on_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = open(folder.path());
+        let mut runway = Runway::new(folder.path(), database.clone());
+        write(&database, &mut runway, 0..1, 5000);
+        for round in 0..2 {
+            write(&database, &mut runway, 70 * round..70 * (round + 1), 1 << 20);
+            rows(&database).rotate_memtable_and_wait().unwrap();
+        }
+        let journals = || journal_numbers(folder.path()).unwrap();
+        let waited_since = std::time::Instant::now();
+        while journals() != [2] {
+            assert!(waited_since.elapsed().as_secs() < 60, "they are still there: {:?}", journals());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        write(&database, &mut runway, 140..141, 1 << 20);
+        let held = runway.journal.as_ref().and_then(|journal| journal.file.as_ref()).unwrap();
+        assert_eq!(held.metadata().unwrap().nlink(), 1, "the other would stay on disk");
+        write(&database, &mut runway, 141..145, 5000);
+        let laid_out = blocks(folder.path(), 2);
+        assert!(laid_out >= (1 << 20) + STEP as u64, "{laid_out}");
+        drop((runway, database));
+        assert_eq!(count(&open(folder.path())), 145);
     }
 
     #[test]
     fn the_next_journal_is_laid_out_too() {
         let folder = tempfile::tempdir().unwrap();
         let database = open(folder.path());
-        let mut runway = Runway::new(folder.path(), database.clone(), None).unwrap();
+        let mut runway = Runway::new(folder.path(), database.clone());
         write(&database, &mut runway, 0..70, 1 << 20);
         rows(&database).rotate_memtable_and_wait().unwrap();
         assert_eq!(journal_numbers(folder.path()).unwrap().pop(), Some(1));

@@ -287,9 +287,9 @@ async fn a_cut_journal_loses_exactly_the_unfinished_write() {
     }
 }
 
-/// A loss of power can leave out a page in front of others that were written, in what was not yet synced.
+/// A loss of power can leave out a page in front of others that were written, in what was not yet synced, or a part of one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_page_of_the_last_write_is_an_unfinished_write() {
+async fn a_missing_part_of_the_last_write_is_an_unfinished_write() {
     let Written { folder, .. } = prepare().await;
     let engine = open(folder.path()).await.unwrap();
     let large = item(STEPS).with("text", "x".repeat(40_000));
@@ -297,9 +297,11 @@ async fn a_missing_page_of_the_last_write_is_an_unfinished_write() {
     engine.close().await;
     drop(engine);
     let whole = journal(folder.path());
-    for page in (whole.len() - 38_000..whole.len()).filter(|at| at.is_multiple_of(4096)).take(3) {
+    let pages = (whole.len() - 38_000..whole.len()).filter(|at| at.is_multiple_of(4096)).take(3);
+    let parts = [0..4096, 0..512, 0..2048, 1536..2048, 3584..4096];
+    for (page, part) in pages.flat_map(|page| parts.clone().map(|part| (page, part))) {
         let mut torn = whole.clone();
-        torn[page..page + 4096].fill(0);
+        torn[page + part.start..page + part.end].fill(0);
         let copy = copy_with_journal(folder.path(), &torn, None);
         let engine = open(copy.path()).await.unwrap();
         assert_eq!(read(&engine).await, Some(Found::after(STEPS)));

@@ -114,7 +114,7 @@ async fn a_group_is_written_in_portions_and_shown_as_a_whole() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::open(folder.path(), Options::default()).await.unwrap();
     let shared = Arc::clone(&engine.shared);
-    let runway = Runway::new(folder.path(), shared.database.clone(), None).unwrap();
+    let runway = Runway::new(folder.path(), shared.database.clone());
     let mut worker = Worker::new(Arc::clone(&shared), runway, "the folder".to_owned());
     let an_hour = Duration::from_secs(60 * 60);
     worker.last = LastGroup { jobs: usize::from(ALL), has_ordered: false, took: an_hour };
