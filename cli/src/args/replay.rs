@@ -31,7 +31,7 @@ pub struct Replay {
     /// End records at this stage, which would have effects that somebody sees again.
     #[arg(long, value_name = "STAGE", value_delimiter = ',', conflicts_with = "action")]
     pub suppress: Vec<String>,
-    /// Run this stage although somebody sees its effects again.
+    /// Run this stage although somebody sees its effects again. A pipeline that keeps no store is run for these alone.
     #[arg(long, value_name = "STAGE", value_delimiter = ',', conflicts_with = "action")]
     pub allow: Vec<String>,
     /// Parts of the store that are read side by side. More are faster, and take more from those who use the store.

@@ -62,7 +62,7 @@ impl Engine<'_> {
     /// The same, at another pace from now on.
     pub async fn resume_at(&self, pipeline: &str, pace: Pace) -> Result<Receipt> {
         let (mut receipt, generation) =
-            self.newest(pipeline, "resumed", |state| state != State::Live).await?;
+            self.newest(pipeline, "resumed", |state| !matches!(state, State::Live | State::Done)).await?;
         let request = &mut receipt.request;
         request.rate = pace.rate.or(request.rate);
         request.yield_over = pace.yield_over.or(request.yield_over);
@@ -144,7 +144,11 @@ impl Engine<'_> {
         if receipt.state == State::Building {
             let (fence, at) = (receipt.fence.clone(), receipt.fence_at);
             self.build(plan, &mut receipt, generation, (fence, at), Phase::Building).await?;
-            self.enter(&mut receipt, generation, State::Built).await?;
+            let built = if plan.makes_a_store() { State::Built } else { State::Done };
+            self.enter(&mut receipt, generation, built).await?;
+        }
+        if receipt.state == State::Done {
+            return Ok(receipt);
         }
         self.prove(plan, &mut receipt, generation, MOST_KEYS).await?;
         if receipt.request.to == To::Live && receipt.state == State::Equal {
@@ -265,7 +269,7 @@ impl Engine<'_> {
         request: &Request,
     ) -> Result<(Named, Named, Timestamp, bool)> {
         let log = self.log(plan)?;
-        if request.to == To::Live {
+        if request.to == To::Live && plan.makes_a_store() {
             self.stopped_at(plan).await?; // rather than after hours
         }
         let held = Held::by(&log, &plan.topics).await?;
@@ -302,7 +306,9 @@ impl Engine<'_> {
                 return Err(Error::FenceInThePast { partition: partition.to_string(), start, end: *end });
             }
         }
-        let scanned = request.from == From::Scan || plan.can_scan() && start.values().any(|start| *start > 0);
+        // A store is to have everything, and effects are had from where somebody said.
+        let is_to_be_whole = plan.makes_a_store() && plan.can_scan();
+        let scanned = request.from == From::Scan || is_to_be_whole && start.values().any(|start| *start > 0);
         Ok((named(&start), named(&end), at, scanned))
     }
 }

@@ -3,7 +3,8 @@
 //! A rebuild is the pipeline itself with another source: nothing of a stage's work is done anywhere else. What a stage
 //! would do to others is decided here, before anything is made: effects that somebody would see again are refused unless
 //! a person names the stage, and a sink that neither derives a store nor is without effects is refused with the reason.
-//! What is allowed happens once: a comparison and a trial run the same stages without any effects.
+//! What is allowed happens once: a comparison and a trial run the same stages without any effects. A pipeline that keeps no
+//! store is run for its effects alone, if they are allowed.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -81,7 +82,7 @@ impl Plan {
             let index = planned.index_of(&sink.stage).ok_or_else(|| emptied(request, &sink.stage))?;
             sink.behind = effect_before(&planned, index);
         }
-        if sinks.is_empty() {
+        if sinks.is_empty() && !has_effects(&planned) {
             let reason = "none of its sinks keeps a store that can be made again; see `courant stages table`";
             return Err(Error::NotRebuilt { pipeline: request.pipeline.clone(), reason: reason.to_owned() });
         }
@@ -104,6 +105,11 @@ impl Plan {
             return Err(Error::NotRebuilt { pipeline: self.topology.name.to_string(), reason });
         }
         Ok(())
+    }
+
+    /// Whether it makes a store, and does not only have the effects that were allowed.
+    pub(super) fn makes_a_store(&self) -> bool {
+        !self.sinks.is_empty()
     }
 
     /// The pipeline's stages behind another source.
@@ -164,6 +170,11 @@ pub(super) fn without_effects(mut topology: Topology) -> Topology {
     stages.filter(|node| node.spec.effect == Effect::ExternalEffect).for_each(end_at);
     cut_off(&mut topology);
     topology
+}
+
+/// Whether somebody would see something of it; what nobody allowed was refused.
+fn has_effects(topology: &Topology) -> bool {
+    topology.stages.iter().skip(1).any(|node| node.spec.effect == Effect::ExternalEffect)
 }
 
 /// The nearest stage with effects on the way to another.

@@ -70,6 +70,8 @@ pub enum State {
     Differs,
     /// It is live, or was.
     Live,
+    /// Its effects were had, and there is no store that could go live.
+    Done,
 }
 
 impl State {
@@ -80,6 +82,7 @@ impl State {
             Self::Equal => "equal",
             Self::Differs => "differs",
             Self::Live => "live",
+            Self::Done => "done",
         }
     }
 }

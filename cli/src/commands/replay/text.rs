@@ -99,6 +99,7 @@ fn ending(receipt: &Receipt) -> String {
             why_not(receipt),
             receipt.generation
         ),
+        State::Done => "done; it keeps no store that could go live".to_owned(),
         State::Building | State::Built => {
             format!("not finished; `courant replay {pipeline} --resume` goes on")
         }
@@ -109,6 +110,12 @@ fn why_not(receipt: &Receipt) -> String {
     let Some(comparison) = receipt.comparison.as_ref().filter(|found| found.differences() == 0) else {
         return "not equal".to_owned();
     };
+    if comparison.dead_lettered > 0 {
+        return format!(
+            "nothing differs, but the stages gave up on {} records, which are missing in it",
+            HumanCount(comparison.dead_lettered)
+        );
+    }
     if comparison.begins_at.is_empty() {
         let stages: Vec<_> = comparison.not_compared.keys().map(String::as_str).collect();
         return format!("not compared ({})", stages.join(", "));

@@ -8,10 +8,11 @@ use courant_pipeline::spec::{Effect, Gives, Takes};
 use courant_stages::sinks::{delivery_ack, kafka_publish, redis_deliver, stdout, webhook};
 use courant_stages::transforms::{agent, filter};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::bad::refused;
 use super::world::{PIPELINE, World, request};
-use crate::rebuild::{From, Request, State, To};
+use crate::rebuild::{At, Engine, From, Request, State, To};
 
 /// A world with one more stage behind `map`, however little it fits there.
 async fn with_stage(spec: &'static StageSpec, params: Value) -> World {
@@ -80,6 +81,39 @@ async fn what_is_allowed_is_had_once() {
     assert_eq!(lines(&seen), 0, "a dry run does nothing to others");
     let receipt = world.engine(None).start(allow).await.unwrap();
     assert_eq!((receipt.state, lines(&seen)), (State::Equal, 40));
+}
+
+/// A pipeline that keeps no store is run for its effects alone: from where somebody says, without a look at the store, and
+/// every record once, also if it is stopped in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn effects_alone_are_had_if_they_are_allowed() {
+    let (mut world, seen, _folder) = with_lines().await;
+    world.topologies[0].stages.retain(|stage| !matches!(&*stage.name, "last" | "all"));
+    world.send(40).await;
+    let said = refused(&world, request(From::Oldest, To::Live)).await;
+    assert!(said.contains("--allow seen"), "{said}");
+    let suppressed = Request { suppress: vec!["seen".into()], ..request(From::Oldest, To::Live) };
+    let said = refused(&world, suppressed).await;
+    assert!(said.contains("none of its sinks keeps a store"), "{said}");
+
+    let allow = Request { allow: vec!["seen".into()], ..request(From::Oldest, To::Live) };
+    let estimate = world.engine(None).estimate(&allow).await.unwrap();
+    assert_eq!((estimate.records, lines(&seen)), (Some(40), 0));
+    world.stop.cancel();
+    world.engine(None).start(allow).await.unwrap_err();
+    let stop = CancellationToken::new();
+    let engine = Engine { stop: &stop, ..world.engine(None) };
+    let receipt = engine.resume("p").await.unwrap();
+    assert_eq!((receipt.state, receipt.records.delivered, lines(&seen)), (State::Done, 40, 40));
+    for done in [engine.resume("p").await, engine.approve("p").await] {
+        assert!(done.unwrap_err().to_string().contains("has no rebuild that could be"));
+    }
+
+    let held: u64 = receipt.fence.values().map(|end| end.saturating_sub(2)).sum();
+    let later = Request { allow: vec!["seen".into()], ..request(From::Offset(At::Each(2)), To::Now) };
+    let receipt = engine.start(later).await.unwrap();
+    assert_eq!((receipt.scanned, receipt.records.delivered), (false, held));
+    assert_eq!(lines(&seen), 40 + usize::try_from(held).unwrap());
 }
 
 /// The pipeline that was live has had them for everything that a generation is brought up to date with.
