@@ -20,7 +20,7 @@ use super::build::now;
 use super::ends::check_made_of;
 use super::plan::{History, Plan, without_effects};
 use super::progress::Phase;
-use super::receipt::{Named, Receipt, State, folder, named, unnamed};
+use super::receipt::{Named, Receipt, State, config_version, folder, named, unnamed};
 use super::request::{From, Pace, Request, To};
 use super::{Engine, Error, Result};
 
@@ -130,6 +130,14 @@ impl Engine<'_> {
             || Error::UnknownGeneration { pipeline: pipeline.to_owned(), generation: before.clone() };
         let before = generations.find(&before).await?.ok_or_else(unknown)?;
         let plan = self.plan(&Request { from: From::Oldest, to: To::Now, ..receipt.request.clone() })?;
+        if config_version(&plan.topology) != receipt.config {
+            // no reason to refuse: somebody wants what was there before, maybe because of that change
+            tracing::warn!(
+                pipeline,
+                "the pipeline was changed since what is live was made; what is put back is brought up to date with its \
+                 stages as they are now"
+            );
+        }
         self.follow(&plan, &receipt, &before, Phase::CatchingUp).await?;
         let work = async {
             let stopped_at = self.follow(&plan, &receipt, &before, Phase::Swapping).await?;

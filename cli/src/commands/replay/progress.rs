@@ -112,6 +112,31 @@ fn draw(bar: &ProgressBar, progress: &Progress, is_new: bool) {
 mod tests {
     use super::*;
     use courant_replay::rebuild::Phase;
+    use indicatif::{InMemoryTerm, ProgressDrawTarget};
+
+    #[test]
+    fn a_bar_shows_how_far_it_is_and_begins_anew_with_each_phase() {
+        let terminal = InMemoryTerm::new(3, 120);
+        let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
+        let progress =
+            ProgressLine { bar: Some(ProgressBar::with_draw_target(None, target)), current: Arc::default() };
+        let shown = |phase, done, of| {
+            progress.show(&Progress { phase, done, of, trouble: Some("disk full".into()) });
+            // Drawing is limited in rate.
+            progress.bar.as_ref().unwrap().force_draw();
+            terminal.contents()
+        };
+        let half = shown(Phase::Building, 12_000, Some(24_000));
+        assert!(half.contains("building [===============>") && half.contains("12,000/24,000"), "{half}");
+        assert!(half.contains("disk full"), "{half}");
+        let anew = shown(Phase::Walking, 7, None);
+        assert!(
+            anew.contains(Phase::Walking.name()) && anew.contains(" 7 ") && !anew.contains('['),
+            "{anew}"
+        );
+        progress.end();
+        assert_eq!(terminal.contents(), "");
+    }
 
     #[test]
     fn a_line_has_rate_and_time_left_and_what_it_waits_for() {
