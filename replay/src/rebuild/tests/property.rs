@@ -125,8 +125,11 @@ async fn rebuilt_is_live_over_random_histories_and_crashes() {
     for seed in 0..soak.unwrap_or(4) {
         let mut random = SmallRng::seed_from_u64(seed);
         let (world, mut late) = (World::with(&twice()).await, Vec::new());
-        // So old that the scan gives it; what follows is given by the log.
-        let old = world.sent_ago(Duration::from_secs(3600), random.random_range(10..40)).await;
+        // Of the first the scan gives all, of the last the log, and of those between both have some.
+        let mut old = Vec::new();
+        for minutes in [60, 25, 15, 5] {
+            old.extend(world.sent_ago(Duration::from_secs(minutes * 60), random.random_range(10..40)).await);
+        }
         world.go_back(Duration::ZERO).await;
         let live = world.live_only("live").await;
         let mut messages = history(&world, &mut random, &mut late).await;
