@@ -6,7 +6,7 @@ use courant_connectors::model::Timestamp;
 use courant_pipeline::config::Topology;
 use courant_pipeline::{Disposition, Tally, clock};
 use courant_stages::log_range::{Held, RangeStart, start_of, times_at};
-use serde_json::{Value, json};
+use courant_stages::sources::dynamo_scan::{joined_at, latest_before};
 
 use super::compare::{Comparison, Look, MOST_KEYS};
 use super::ends::check_made_of;
@@ -19,6 +19,17 @@ use super::{Engine, Error, Result};
 /// How often to look at what differs: after the first look everything has had time to come.
 const LOOKS: u32 = 3;
 
+/// Where history begins and ends.
+pub(super) struct Range {
+    /// Of the log.
+    pub(super) start: Named,
+    /// When the log was there, if the store has to give what was before.
+    pub(super) join: Option<Timestamp>,
+    pub(super) fence: Named,
+    /// When the log was at the fence.
+    pub(super) fence_at: Timestamp,
+}
+
 impl Engine<'_> {
     /// Rebuilds a pipeline's store. What comes of it is on the receipt: it may have gone live, or wait for an approval.
     pub async fn start(&self, request: Request) -> Result<Receipt> {
@@ -27,7 +38,7 @@ impl Engine<'_> {
         self.check_pace(&request)?;
         let generations = self.generations(&request.pipeline)?;
         self.refuse_unfinished(&request.pipeline).await?;
-        let (start, fence, fence_at, scanned) = self.range(&plan, &request).await?;
+        let Range { start, join, fence, fence_at } = self.range(&plan, &request).await?;
         let generation = generations.begin().await?;
         let now = now();
         let receipt = Receipt {
@@ -39,7 +50,8 @@ impl Engine<'_> {
             began_at: now,
             changed_at: now,
             start,
-            scanned,
+            scanned: join.is_some(),
+            join,
             fence,
             fence_at,
             records: Tally::default(),
@@ -178,7 +190,7 @@ impl Engine<'_> {
     ) -> Result<()> {
         let history = match &receipt.left {
             Some(left) => History::Log { start: left, end: &fence },
-            None if receipt.scanned => History::Scan { join: join_of(receipt), end: &fence },
+            None if receipt.scanned => join_of(receipt, &fence),
             None => History::Log { start: &receipt.start, end: &fence },
         };
         let of = if phase == Phase::Building {
@@ -262,12 +274,8 @@ impl Engine<'_> {
         Ok(true)
     }
 
-    /// Where history begins and ends, when the end was there, and whether the store has to give what the log has not.
-    pub(super) async fn range(
-        &self,
-        plan: &Plan,
-        request: &Request,
-    ) -> Result<(Named, Named, Timestamp, bool)> {
+    /// What a rebuild reads, before anything is made.
+    pub(super) async fn range(&self, plan: &Plan, request: &Request) -> Result<Range> {
         let log = self.log(plan)?;
         if request.to == To::Live && plan.makes_a_store() {
             self.stopped_at(plan).await?; // rather than after hours
@@ -275,8 +283,7 @@ impl Engine<'_> {
         let held = Held::by(&log, &plan.topics).await?;
         let at = now();
         let start = match &request.from {
-            From::Scan => held.high.clone(),
-            From::Oldest => held.low.clone(),
+            From::Scan | From::Oldest => held.low.clone(),
             From::Time(time) => start_of(&log, &plan.topics, &RangeStart::Time(*time), &held).await?,
             From::Offset(At::Named(offsets)) => {
                 start_of(&log, &plan.topics, &RangeStart::Offsets(offsets.clone()), &held).await?
@@ -293,7 +300,11 @@ impl Engine<'_> {
             To::Offset(offsets) => {
                 let end = match offsets {
                     At::Each(offset) => each(*offset, &held)?,
-                    At::Named(offsets) => unnamed(offsets, &held.low)?,
+                    At::Named(offsets) => {
+                        let mut end = held.low.clone(); // nothing of those that are not named
+                        end.extend(unnamed(offsets, &held.low)?);
+                        end
+                    }
                 };
                 not_beyond(&end, &held)?;
                 let (first, _) = times_at(&log, &end, &held).await?;
@@ -306,10 +317,47 @@ impl Engine<'_> {
                 return Err(Error::FenceInThePast { partition: partition.to_string(), start, end: *end });
             }
         }
+        let range = Range { start: named(&start), join: None, fence: named(&end), fence_at: at };
         // A store is to have everything, and effects are had from where somebody said.
         let is_to_be_whole = plan.makes_a_store() && plan.can_scan();
-        let scanned = request.from == From::Scan || is_to_be_whole && start.values().any(|start| *start > 0);
-        Ok((named(&start), named(&end), at, scanned))
+        if request.from == From::Scan || is_to_be_whole && start.values().any(|start| *start > 0) {
+            return self.joined(plan, request, (&start, &held), range).await;
+        }
+        Ok(range)
+    }
+
+    /// The same behind a scan of the store. The log takes over where it was asked for, or earlier: so long before the end
+    /// that the scan gives nothing from behind it, which whoever reads on from the end would read again.
+    async fn joined(
+        &self,
+        plan: &Plan,
+        request: &Request,
+        (start, held): (&Offsets, &Held),
+        range: Range,
+    ) -> Result<Range> {
+        let log = self.log(plan)?;
+        let needed = latest_before(range.fence_at);
+        let join = match &request.from {
+            // Not at its beginning, which may be removed before the scan is done.
+            From::Scan | From::Oldest => needed,
+            From::Time(time) => needed.min(*time),
+            From::Offset(_) => {
+                let (first, _) = times_at(&log, start, held).await?;
+                needed.min(Timestamp::from_unix_millis(first))
+            }
+        };
+        let (offsets, reached) = joined_at(&log, &plan.topics, join, held).await?;
+        // An end that nobody chose is the log's, and what is given from behind it is in the log soon.
+        if !may_catch_up(&request.to) && reached > needed {
+            let whole = held.low.values().all(|low| *low == 0);
+            return Err(Error::EndTooEarly {
+                end: range.fence_at.to_string(),
+                needed: needed.to_string(),
+                begins: reached.to_string(),
+                other: if whole { ", or `--from oldest` if nothing was removed from it" } else { "" },
+            });
+        }
+        Ok(Range { start: named(&offsets), join: Some(join), ..range })
     }
 }
 
@@ -334,14 +382,11 @@ fn not_beyond(end: &Offsets, held: &Held) -> Result<()> {
     Ok(())
 }
 
-/// Where the log takes over from the store.
-fn join_of(receipt: &Receipt) -> Value {
-    match &receipt.request.from {
-        // Where the log ends when the scan begins. Its beginning may be removed before the scan is done.
-        From::Scan | From::Oldest => Value::Null,
-        From::Time(time) => json!({ "time": time }),
-        From::Offset(_) => json!({"offsets": receipt.start}),
-    }
+/// The store, and then the log up to a fence. With a chosen end the scan keeps to that.
+fn join_of<'a>(receipt: &Receipt, fence: &'a Named) -> History<'a> {
+    let chosen = receipt.join.filter(|_| !may_catch_up(&receipt.request.to));
+    let published_before = chosen.map(|_| receipt.fence_at);
+    History::Scan { join: receipt.join, published_before, end: fence }
 }
 
 /// An end that somebody chose stays where it is.

@@ -9,6 +9,7 @@ use courant_pipeline::runtime::{Ending, Job};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::build::Range;
 use super::plan::{History, without_effects};
 use super::request::{Pace, Request};
 use super::{Engine, Error, Result};
@@ -38,10 +39,10 @@ impl Engine<'_> {
         let plan = self.plan(request)?;
         plan.check(&request.from)?;
         self.check_pace(request)?;
-        let (start, fence, _, scanned) = self.range(&plan, request).await?;
-        let join = serde_json::Value::Null;
+        let Range { start, join, fence, .. } = self.range(&plan, request).await?;
+        let scanned = join.is_some();
         let history = if scanned {
-            History::Scan { join, end: &fence }
+            History::Scan { join: None, published_before: None, end: &fence }
         } else {
             History::Log { start: &start, end: &fence }
         };

@@ -82,6 +82,11 @@ pub enum Error {
     NoKey { pipeline: String, stage: String },
     #[error("the end lies before the start in {partition}: it would end at {end} and begin at {start}")]
     FenceInThePast { partition: String, start: u64, end: u64 },
+    #[error(
+        "what was published before {end} cannot be told from what came later: for that the log has to reach back to {needed}, \
+         and it begins at {begins}; choose an end that is twenty minutes later than its beginning, or `--to now`{other}"
+    )]
+    EndTooEarly { end: String, needed: String, begins: String, other: &'static str },
     #[error("{partition} ends at {high} and {offset} is not written yet")]
     NotYet { partition: String, offset: u64, high: u64 },
     #[error(

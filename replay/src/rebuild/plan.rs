@@ -48,8 +48,9 @@ pub(super) struct DerivedSink {
 pub(super) enum History<'a> {
     /// The log, from these offsets up to those.
     Log { start: &'a Named, end: &'a Named },
-    /// The store, and then the log up to these offsets.
-    Scan { join: Value, end: &'a Named },
+    /// The store, and then the log from some time on up to these offsets. What was published behind a chosen end is not
+    /// wanted of the store.
+    Scan { join: Option<Timestamp>, published_before: Option<Timestamp>, end: &'a Named },
     /// The store, as it was when the log was at these offsets, which was then.
     Store { end: &'a Named, at: Timestamp },
 }
@@ -120,8 +121,11 @@ impl Plan {
                 let params = json!({"topics": topics, "from": {"offsets": start}, "to": {"offsets": end}});
                 (&kafka_read::SPEC, params)
             }
-            History::Scan { join, end } => {
-                let params = json!({"segments": segments, "then": {"offsets": end}, "join": join});
+            History::Scan { join, published_before: before, end } => {
+                let join = join.map(|time| json!({"time": time}));
+                let then = json!({"offsets": end});
+                let params =
+                    json!({"segments": segments, "then": then, "join": join, "published_before": before});
                 (&dynamo_scan::SPEC, params)
             }
             History::Store { end, at } => {

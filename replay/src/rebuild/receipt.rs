@@ -42,6 +42,9 @@ pub struct Receipt {
     /// Where the log was read from; after a scan of the store, if `scanned`.
     pub start: Named,
     pub scanned: bool,
+    /// When the log was where it takes over from the scan.
+    #[serde(default)]
+    pub join: Option<Timestamp>,
     /// How far the log is in it.
     pub fence: Named,
     pub fence_at: Timestamp,

@@ -2,6 +2,7 @@
 
 mod anew;
 mod bad;
+mod chosen_ends;
 mod damage;
 mod effects;
 mod property;

@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use courant_connectors::model::Timestamp;
 use courant_connectors::model::tables::messages;
 use courant_connectors::model::topics::messages_persisted;
 use courant_connectors::store::Segment as Part;
@@ -33,6 +34,7 @@ use serde::Deserialize;
 use tokio::task::JoinSet;
 
 pub use self::fence::Until;
+pub use self::join::{joined_at, latest_before};
 
 use self::fence::Fence;
 use self::join::{Join, Seen};
@@ -67,6 +69,10 @@ pub struct Config {
     /// moment at which the scan begins if left out.
     #[serde(default)]
     pub join: Option<RangeStart>,
+    /// When the log was where `then` ends, if that is in the past: the table gives nothing that was published later, and
+    /// where that cannot be told it is an error. With `join`, twenty minutes before it or more.
+    #[serde(default)]
+    pub published_before: Option<Timestamp>,
     /// The table as it was when the log was at a place: what was published later is left out. For comparing. Not with
     /// `then`.
     #[serde(default)]
@@ -97,6 +103,10 @@ impl StageConfig for Config {
         if self.join.is_some() && self.then.is_none() {
             let problem = Problem::new("join", "the log takes over only with `then`");
             return Err(vec![problem.help("add `then = \"live\"`, or leave `join` out")]);
+        }
+        if self.published_before.is_some() && self.join.is_none() {
+            let problem = Problem::new("published_before", "the log has to take over before that");
+            return Err(vec![problem.help("add a `join` in the past, or leave `published_before` out")]);
         }
         if self.until.is_some() && self.then.is_some() {
             return Err(vec![Problem::new("until", "the scan cannot end at a place and go on behind it")]);
@@ -168,7 +178,8 @@ impl Source for DynamoScan {
         let join = match &self.config.then {
             Some(_) => {
                 let log = self.backends.log()?;
-                Some(Arc::new(Join::open(&folder, &log, self.config.join.as_ref()).await?))
+                let (at, before) = (self.config.join.as_ref(), self.config.published_before);
+                Some(Arc::new(Join::open(&folder, &log, at, before).await?))
             }
             None => None,
         };

@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio_util::sync::CancellationToken;
 
-use super::world::{PIPELINE, World, request};
+use super::world::{COUNTED, PIPELINE, World, request};
 use crate::rebuild::{At, Engine, Error, From, State, To};
 
 /// Sends some messages: some are published late, or twice.
@@ -98,20 +98,20 @@ async fn approved_at_last(world: &World, random: &mut SmallRng) -> crate::rebuil
     unreachable!("it ends when it is done")
 }
 
-/// The same pipeline twice: one is rebuilt, and the other has been live all the time. It counts, too, which a record
-/// that is missing or there twice does not go by unnoticed.
+/// The same pipeline twice: one is rebuilt, and the other has been live all the time. It counts by windows, which take a
+/// message that was published twice once, and how often each message came.
 fn twice() -> String {
-    let counted = r#"
+    let minutes = r#"
 [[pipeline.stage]]
 kind = "window"
 input = "map"
-params = { size = "1m", lateness = "1h", time = ".created_at", id = ".message_id", emit = "updates", group_by = { chat_id = ".chat_id" }, aggregates = { messages = "count", sum = { sum = ".sequence" } } }
+params = { size = "1m", lateness = "1d", time = ".created_at", id = ".message_id", emit = "updates", group_by = { chat_id = ".chat_id" }, aggregates = { messages = "count", sum = { sum = ".sequence" } } }
 [[pipeline.stage]]
 kind = "table"
-name = "counted"
+name = "minutes"
 params = { key = '"\(.chat_id)/\(.window_start)"', at = '.window_start' }
 "#;
-    let rebuilt = format!("{PIPELINE}{counted}");
+    let rebuilt = [PIPELINE, minutes, COUNTED].concat();
     [
         &rebuilt.replace("[\"messages.persisted\"]", "[\"messages.persisted\"], start = 'latest'"),
         &*rebuilt.replace("name = \"p\"", "name = \"live\""),
@@ -125,6 +125,12 @@ async fn rebuilt_is_live_over_random_histories_and_crashes() {
     for seed in 0..soak.unwrap_or(4) {
         let mut random = SmallRng::seed_from_u64(seed);
         let (world, mut late) = (World::with(&twice()).await, Vec::new());
+        // Of the first the scan gives all, of the last the log, and of those between both have some.
+        let mut old = Vec::new();
+        for minutes in [60, 25, 15, 5] {
+            old.extend(world.sent_ago(Duration::from_secs(minutes * 60), random.random_range(10..40)).await);
+        }
+        world.go_back(Duration::ZERO).await;
         let live = world.live_only("live").await;
         let mut messages = history(&world, &mut random, &mut late).await;
         let from = match seed % 4 {
@@ -142,7 +148,7 @@ async fn rebuilt_is_live_over_random_histories_and_crashes() {
             },
             tail(&world, chance, &mut late)
         );
-        messages.extend(sent);
+        messages.extend(old.into_iter().chain(sent));
         let runtime = world.live_only("p").await;
         world.publish(&late).await;
         for (pipeline, runtime) in [("p", &runtime), ("live", &live)] {
@@ -151,8 +157,9 @@ async fn rebuilt_is_live_over_random_histories_and_crashes() {
         }
         assert_eq!((receipt.state, &receipt.replaced), (State::Live, &None), "seed {seed}");
         world.assert_holds(&receipt.generation, &messages);
+        world.assert_counted_once(&receipt.generation, &messages);
         let beside = world.engine(None).list(Some("live")).await.unwrap().remove(0).generation;
-        for stage in ["all", "last", "counted"] {
+        for stage in ["all", "last", "minutes"] {
             let of = |pipeline, generation| World::rows_in(&world.folder_of(pipeline, generation, stage));
             assert_eq!(of("p", &receipt.generation), of("live", &beside), "{stage}, seed {seed} from {from}");
         }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use courant_connectors::connections::{
@@ -48,6 +48,19 @@ input = "map"
 params = { key = '.chat_id', version = '.sequence', at = '.created_at' }
 "#;
 
+/// For [`PIPELINE`]: how often each message came, also if it was published again.
+pub(super) const COUNTED: &str = r#"
+[[pipeline.stage]]
+kind = "window"
+name = "times"
+input = "map"
+params = { size = "1m", lateness = "30d", time = ".created_at", emit = "updates", group_by = { chat_id = ".chat_id", sequence = ".sequence", created_at = ".created_at" }, aggregates = { times = "count" } }
+[[pipeline.stage]]
+kind = "table"
+name = "counted"
+params = { key = '"\(.chat_id)/\(.sequence)"', at = '.created_at' }
+"#;
+
 pub(super) struct World {
     pub(super) host: Host,
     pub(super) connected: Arc<Connected>,
@@ -57,6 +70,8 @@ pub(super) struct World {
     pub(super) topologies: Vec<Topology>,
     pub(super) stop: CancellationToken,
     numbers: AtomicU64,
+    /// How often each message was published.
+    published: Mutex<BTreeMap<String, u64>>,
     folder: TempDir,
 }
 
@@ -91,7 +106,8 @@ impl World {
         let topologies = loader.load_str("pipelines.toml", pipelines, []).unwrap().topologies;
         let host = Host { services, dead_letters, positions, drain_deadline: Duration::from_secs(10) };
         let (stop, numbers) = (CancellationToken::new(), AtomicU64::new(0));
-        Self { host, connected, engine, behind, topologies, stop, numbers, folder }
+        let published = Mutex::default();
+        Self { host, connected, engine, behind, topologies, stop, numbers, published, folder }
     }
 
     /// Lets the engine live so long ago; what it has kept for too long goes when it is back.
@@ -160,11 +176,25 @@ impl World {
         for appended in self.connected.log.produce(&messages_persisted::NAME.into(), events).await {
             appended.unwrap();
         }
+        let mut published = self.published.lock().unwrap();
+        for message in messages {
+            *published.entry(key(message)).or_default() += 1;
+        }
     }
 
     /// Stored and published, in some chats.
     pub(super) async fn send(&self, count: u64) -> Vec<Message> {
         let messages: Vec<_> = (0..count).map(|n| self.message(n % 7, &format!("message {n}"))).collect();
+        self.store(&messages).await;
+        self.publish(&messages).await;
+        messages
+    }
+
+    /// The same, with the engine's clock set back, which stays there.
+    pub(super) async fn sent_ago(&self, ago: Duration, count: u64) -> Vec<Message> {
+        self.go_back(ago).await;
+        let then = clock::unix_millis() - u64::try_from(ago.as_millis()).unwrap();
+        let messages: Vec<_> = (0..count).map(|n| self.message_of(n % 7, "sent", then)).collect();
         self.store(&messages).await;
         self.publish(&messages).await;
         messages
@@ -211,6 +241,24 @@ impl World {
         rows
     }
 
+    /// How often each message was counted by [`COUNTED`].
+    pub(super) fn counted(&self, generation: &str) -> BTreeMap<String, u64> {
+        let times = |value: &str| serde_json::from_str::<serde_json::Value>(value).unwrap()["times"].as_u64();
+        let rows = self.rows(generation, "counted").into_iter();
+        rows.map(|(key, (_, value))| (key, times(&value).unwrap())).collect()
+    }
+
+    /// Nothing is missing, and what came more than once was published more than once.
+    #[track_caller]
+    pub(super) fn assert_counted_once(&self, generation: &str, messages: &[Message]) {
+        let (counted, published) = (self.counted(generation), self.published.lock().unwrap());
+        assert_eq!(counted.len(), messages.len());
+        for key in messages.iter().map(key) {
+            let (times, most) = (counted.get(&key).copied().unwrap_or(0), published[&key]);
+            assert!((1..=most).contains(&times), "{key} came {times} times, and was published {most} times");
+        }
+    }
+
     /// What the tables of a generation should hold for these messages.
     pub(super) fn expected(messages: &[Message]) -> (Rows, Rows) {
         let (mut all, mut last) = (Rows::new(), Rows::new());
@@ -237,6 +285,11 @@ impl World {
         assert_eq!(found, all);
         assert_eq!(self.rows(generation, "last"), last);
     }
+}
+
+/// As the tables have it.
+fn key(message: &Message) -> String {
+    format!("{}/{}", message.chat_id, message.sequence)
 }
 
 /// An engine whose clock can be set back.

@@ -6,13 +6,16 @@
 //! began, however late its event came, and is left out. In between either may have it, so there, and only there, what
 //! the scan gave is remembered: the messages of twice the margin, as runs of sequences by chat, however long the scan
 //! takes and however large the table is.
+//!
+//! The place may be one in the past, which the log must still reach back to ([`joined_at`]). One that was well before
+//! another place keeps everything from the scan that was published behind that ([`latest_before`]).
 
 use std::path::Path;
 use std::time::Duration;
 
 use courant_connectors::capability::RestrictedLog;
 use courant_connectors::files::json_lines::{LineAppender, LineReader, Start, Sync};
-use courant_connectors::log::{LogRecord, Offsets, TopicPartition};
+use courant_connectors::log::{LogRecord, Offsets, Topic, TopicPartition};
 use courant_connectors::model::topics::messages_persisted;
 use courant_connectors::model::{ChatId, Timestamp};
 use courant_pipeline::{StageError, clock};
@@ -43,6 +46,7 @@ impl Join {
         folder: &Path,
         log: &RestrictedLog,
         at: Option<&RangeStart>,
+        published_before: Option<Timestamp>,
     ) -> Result<Self, StageError> {
         let path = folder.join("join.jsonl");
         let appender = LineAppender::open(&path).await.map_err(failed)?;
@@ -53,6 +57,13 @@ impl Join {
             }
         }
         let join = Self::find(log, at).await?;
+        if let Some(end) = published_before
+            && join.last > latest_before(end).unix_millis()
+        {
+            let reason =
+                format!("what was published before {end} can no longer be told; begin anew with a later end");
+            return Err(StageError::fatal(DOING, reason));
+        }
         let mut line = serde_json::to_vec(&join).map_err(|error| StageError::fatal(DOING, error))?;
         line.push(b'\n');
         appender.append(line, Sync::Data).await.map_err(failed)?;
@@ -66,8 +77,8 @@ impl Join {
         let (offsets, (first, last)) = match at {
             None => (held.high, (now, now)),
             Some(RangeStart::Time(time)) => {
-                let offsets = start_of(log, &topics, &RangeStart::Time(*time), &held).await?;
-                (offsets, (time.unix_millis().min(now), time.unix_millis().min(now)))
+                let (offsets, at) = joined_at(log, &topics, *time, &held).await?;
+                (offsets, (at.unix_millis().min(now), at.unix_millis()))
             }
             Some(at) => {
                 let offsets = start_of(log, &topics, at, &held).await?;
@@ -91,6 +102,31 @@ impl Join {
     pub(super) fn both_may_have(&self, created_at: Timestamp) -> bool {
         self.scan_gives(created_at) && created_at.unix_millis() >= self.first.saturating_sub(margin())
     }
+}
+
+/// Where the log was at a time, and when it came there: later, where it no longer reaches back so far.
+pub async fn joined_at(
+    log: &RestrictedLog,
+    topics: &[Topic],
+    time: Timestamp,
+    held: &Held,
+) -> Result<(Offsets, Timestamp), StageError> {
+    let offsets = start_of(log, topics, &RangeStart::Time(time), held).await?;
+    let mut at = time.unix_millis();
+    let mut trimmed = offsets.clone();
+    trimmed.retain(|partition, offset| *offset > 0 && held.low.get(partition) == Some(offset));
+    if !trimmed.is_empty() {
+        at = at.max(times_at(log, &trimmed, held).await?.1);
+    } else if offsets.values().all(|offset| *offset == 0) {
+        // It may have been deleted and made anew: what was before its first record was published into the one before.
+        at = at.max(times_at(log, &offsets, held).await?.0);
+    }
+    Ok((offsets, Timestamp::from_unix_millis(at)))
+}
+
+/// When the log takes over at the latest for the scan to give nothing that was published behind a place of this time.
+pub fn latest_before(end: Timestamp) -> Timestamp {
+    Timestamp::from_unix_millis(end.unix_millis().saturating_sub(2 * margin()))
 }
 
 pub(super) fn margin() -> u64 {
