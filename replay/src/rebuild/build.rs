@@ -4,7 +4,7 @@ use courant_connectors::files::generations::Generation;
 use courant_connectors::log::Offsets;
 use courant_connectors::model::Timestamp;
 use courant_pipeline::config::Topology;
-use courant_pipeline::{Disposition, Tally, clock};
+use courant_pipeline::{Tally, clock};
 use courant_stages::log_range::{Held, RangeStart, start_of, times_at};
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use super::compare::{Comparison, Look, MOST_KEYS};
 use super::ends::check_made_of;
 use super::plan::{History, Plan};
 use super::progress::Phase;
-use super::receipt::{Named, Receipt, State, config_version, named, unnamed};
+use super::receipt::{Named, Noting, Receipt, State, config_version, named, unnamed};
 use super::request::{At, From, Pace, Request, To};
 use super::{Engine, Error, Result};
 
@@ -179,7 +179,8 @@ impl Engine<'_> {
         };
         let of = if phase == Phase::Building {
             let all = self.expected_records(plan, &history).await;
-            all.map(|all| all.saturating_sub(receipt.records.sum()))
+            // What failed is run again.
+            all.map(|all| all.saturating_sub(receipt.records.sum() - receipt.records.failed))
         } else {
             let ahead = History::Log { start: &receipt.fence, end: &fence };
             self.expected_records(plan, &ahead).await
@@ -188,11 +189,9 @@ impl Engine<'_> {
         let pace = if phase == Phase::Swapping { Pace::default() } else { receipt.request.pace() };
         let topology = plan.reading(&history, receipt.request.segments, pace);
         let host = self.host_for(generation).await?;
-        let report = self.run_watched(&topology, &host, phase, of).await;
-        for disposition in Disposition::ALL {
-            receipt.records.add(disposition, report.dispositions.of(disposition));
-        }
-        receipt.save(generation).await?;
+        let mut noting = Noting::on(receipt, generation);
+        let report = self.run_watched(&topology, &host, phase, of, Some(&mut noting)).await;
+        noting.note(report.dispositions).await?;
         match report.ending {
             courant_pipeline::runtime::Ending::Finished => {}
             courant_pipeline::runtime::Ending::Stopped => {

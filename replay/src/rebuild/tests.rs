@@ -2,6 +2,7 @@
 
 mod anew;
 mod bad;
+mod counted;
 mod damage;
 mod effects;
 mod property;
