@@ -8,7 +8,7 @@ use courant_pipeline::{Tally, clock};
 use courant_stages::log_range::{Held, RangeStart, start_of, times_at};
 use serde_json::{Value, json};
 
-use super::compare::{Comparison, Look, MOST_KEYS};
+use super::compare::{Comparison, Look, MOST_KEYS, StageComparison};
 use super::ends::check_made_of;
 use super::plan::{History, Plan};
 use super::progress::Phase;
@@ -348,10 +348,8 @@ fn merge(comparison: &mut Comparison, again: &Comparison) {
     for stage in &mut comparison.stages {
         match again.stages.iter().find(|found| found.stage == stage.stage) {
             Some(found) => {
-                stage.left_out += found.left_out;
-                stage.ranges_differing = found.ranges_differing;
-                (stage.missing, stage.extra) = (found.missing.clone(), found.extra.clone());
-                (stage.stale, stage.different) = (found.stale.clone(), found.different.clone());
+                let left_out = stage.left_out + found.left_out;
+                *stage = StageComparison { left_out, ..found.clone() };
             }
             None => debug_assert_eq!(stage.differences(), 0),
         }
