@@ -24,7 +24,7 @@ impl Engine<'_> {
     pub async fn start(&self, request: Request) -> Result<Receipt> {
         let plan = self.plan(&request)?;
         plan.check(&request.from)?;
-        self.check_pace(&request)?;
+        self.check_pace(request.pace())?;
         let generations = self.generations(&request.pipeline)?;
         self.refuse_unfinished(&request.pipeline).await?;
         let (start, fence, fence_at, scanned) = self.range(&plan, &request).await?;
@@ -59,20 +59,26 @@ impl Engine<'_> {
         self.resume_at(pipeline, Pace::default()).await
     }
 
-    /// The same, at another pace from now on.
+    /// The same, at another pace from now on. Without live pipelines it does not stand back any more.
     pub async fn resume_at(&self, pipeline: &str, pace: Pace) -> Result<Receipt> {
         let (mut receipt, generation) =
             self.newest(pipeline, "resumed", |state| state != State::Live).await?;
+        self.check_pace(pace)?;
         let request = &mut receipt.request;
         request.rate = pace.rate.or(request.rate);
         request.yield_over = pace.yield_over.or(request.yield_over);
-        self.check_pace(&receipt.request)?;
+        if self.runtime.is_none() && request.yield_over.take().is_some() {
+            tracing::warn!(
+                pipeline,
+                "nothing is live in this process, so the rebuild stands back for nobody"
+            );
+        }
         let plan = self.plan_again(&receipt)?;
         self.go_on(&plan, receipt, &generation).await
     }
 
-    pub(super) fn check_pace(&self, request: &Request) -> Result<()> {
-        match (request.yield_over, self.runtime) {
+    pub(super) fn check_pace(&self, pace: Pace) -> Result<()> {
+        match (pace.yield_over, self.runtime) {
             (Some(_), None) => Err(Error::NothingLive),
             _ => Ok(()),
         }

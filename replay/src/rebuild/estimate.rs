@@ -37,7 +37,7 @@ impl Engine<'_> {
     pub async fn estimate(&self, request: &Request) -> Result<Estimate> {
         let plan = self.plan(request)?;
         plan.check(&request.from)?;
-        self.check_pace(request)?;
+        self.check_pace(request.pace())?;
         let (start, fence, _, scanned) = self.range(&plan, request).await?;
         let join = serde_json::Value::Null;
         let history = if scanned {

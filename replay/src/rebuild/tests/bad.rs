@@ -6,7 +6,7 @@ use courant_pipeline::clock;
 use tokio_util::sync::CancellationToken;
 
 use super::world::{World, request};
-use crate::rebuild::{At, Engine, From, Request, State, To};
+use crate::rebuild::{At, Engine, From, Pace, Request, State, To};
 
 pub(super) async fn refused(world: &World, request: Request) -> String {
     let refused = world.engine(None).start(request).await.unwrap_err().to_string();
@@ -110,6 +110,26 @@ async fn a_pace_is_refused_that_cannot_be_kept() {
     let receipt = world.engine(Some(&runtime)).start(yields).await.unwrap();
     runtime.drain().await;
     assert_eq!(receipt.state, State::Live);
+    world.assert_holds(&receipt.generation, &messages);
+}
+
+/// The process that it stood back in is gone, and what it was told then is no reason to begin anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_stood_back_goes_on_where_nothing_is_live() {
+    let world = World::new().await;
+    let messages = world.send(30).await;
+    let over = Some(Duration::from_millis(50));
+    let runtime = world.live().await;
+    world.stop.cancel();
+    let yields = Request { yield_over: over, ..request(From::Oldest, To::Now) };
+    world.engine(Some(&runtime)).start(yields).await.unwrap_err();
+    runtime.drain().await;
+    let stop = CancellationToken::new();
+    let engine = Engine { stop: &stop, ..world.engine(None) };
+    let asked_again = engine.resume_at("p", Pace { yield_over: over, rate: None }).await.unwrap_err();
+    assert!(asked_again.to_string().contains("could stand back for"), "{asked_again}");
+    let receipt = engine.resume("p").await.unwrap();
+    assert_eq!((receipt.state, receipt.request.yield_over), (State::Equal, None));
     world.assert_holds(&receipt.generation, &messages);
 }
 
