@@ -8,6 +8,7 @@ use courant_pipeline::{Tally, clock};
 use courant_stages::log_range::{Held, RangeStart, start_of, times_at};
 use serde_json::{Value, json};
 
+use super::code::code;
 use super::compare::{Comparison, Look, MOST_KEYS, StageComparison};
 use super::ends::check_made_of;
 use super::plan::{History, Plan};
@@ -34,7 +35,7 @@ impl Engine<'_> {
             pipeline: request.pipeline.clone(),
             generation: generation.name().to_owned(),
             state: State::Building,
-            code: self.code.to_owned(),
+            code: code().await.to_owned(),
             config: config_version(&plan.topology),
             began_at: now,
             changed_at: now,

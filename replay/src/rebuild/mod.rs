@@ -12,6 +12,7 @@
 //! parameter for ever, and nobody would know at which record one ended and the other began.
 
 mod build;
+mod code;
 mod compare;
 mod ends;
 mod estimate;
@@ -159,8 +160,6 @@ pub struct Engine<'a> {
     pub stop: &'a CancellationToken,
     /// Who watches.
     pub progress: &'a (dyn Fn(Progress) + Send + Sync),
-    /// The version of the command, for receipts.
-    pub code: &'a str,
 }
 
 impl Engine<'_> {

@@ -33,7 +33,7 @@ pub struct Receipt {
     pub generation: String,
     pub state: State,
     pub request: Request,
-    /// The command that made it.
+    /// The command that made it: its version, and a hash of its executable.
     pub code: String,
     /// Of the pipeline as it was written then.
     pub config: String,

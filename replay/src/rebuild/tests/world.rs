@@ -127,7 +127,6 @@ impl World {
             runtime,
             stop: &self.stop,
             progress: &|_| {},
-            code: "test",
         }
     }
 
