@@ -39,6 +39,24 @@ fn replay(node: &Node, arguments: &[&str]) -> Value {
     told["receipt"].clone()
 }
 
+/// Tries a scan, and looks at what is said of it.
+fn estimate(node: &Node) {
+    let arguments = ["replay", "search", "--from", "scan", "--dry-run"];
+    let (said, told) = tokio::task::block_in_place(|| {
+        (node.run(&arguments).ok(), node.run(&[&arguments[..], &["--json"]].concat()).ok())
+    });
+    assert!(said.contains("nothing was made") && !said.contains("unknown"), "{said}");
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let number = |name: &str| told["estimate"][name].as_f64().unwrap_or_else(|| panic!("{name}: {told}"));
+    let (records, bytes) = (number("records"), number("bytes"));
+    assert!(records >= (CHATS * SOME) as f64, "{told}");
+    assert!((100.0..2000.0).contains(&(bytes / records)), "of a short message: {told}");
+    let scans = number("read_units") / (bytes / 4096.0);
+    assert!((2.0..3.0).contains(&scans), "once to build and once to compare: {told}");
+    let (rate, seconds) = (number("records_per_second"), number("seconds"));
+    assert!(rate > 1.0 && (seconds * rate / records - 1.0).abs() < 0.01, "{told}");
+}
+
 fn archived(node: &Node) -> BTreeSet<String> {
     let rows = lines::json(&node.run(&["table", "archive", "-n", "1000000"]).ok());
     rows.iter().map(|row| row["key"].as_str().unwrap().to_owned()).collect()
@@ -67,9 +85,7 @@ async fn derived_stores_are_rebuilt_on_servers_under_load() {
     let load = Load::start(talking, Vec::new());
     load.talks_on(SOME).await;
     let mut node = deployment.beside(home!(), &pipelines());
-    let dry =
-        tokio::task::block_in_place(|| node.run(&["replay", "search", "--from", "scan", "--dry-run"]).ok());
-    assert!(dry.contains("read units  ") && dry.contains("nothing was made"), "{dry}");
+    estimate(&node);
     node.start();
     node.process().wait_logged("search index is open");
 

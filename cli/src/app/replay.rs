@@ -180,7 +180,6 @@ impl Replays {
                 runtime: Some(&runtime),
                 stop: &stop,
                 progress: &tell,
-                code: env!("CARGO_PKG_VERSION"),
             };
             let mut work = pin!(carry_out(&engine, ask));
             let done = tokio::select! {
@@ -250,7 +249,6 @@ pub async fn replay_here(
         runtime: None,
         stop: &stop,
         progress: &progress,
-        code: env!("CARGO_PKG_VERSION"),
     };
     let done = {
         let mut work = pin!(carry_out(&engine, ask));

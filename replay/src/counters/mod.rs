@@ -169,7 +169,7 @@ impl Work {
         context.check_stop()?;
         self.findings.seen(chat);
         let counter = Counter::of(item.as_ref());
-        let highest = self.highest_of_messages(context, chat).await?;
+        let highest = self.highest_of_all(context, chat).await?;
         // The counters of a page are read before its messages, so one that was sent in between is no fault.
         if counter.fault(highest.sequence).is_some()
             && let Some(report) = self.recover(context, chat).await?

@@ -47,7 +47,7 @@ impl Work {
     }
 
     /// Everything that anybody can have seen: messages, events, and what members have acknowledged.
-    async fn highest_of_all(&self, context: &Context, chat: &ChatId) -> Result<Highest> {
+    pub(super) async fn highest_of_all(&self, context: &Context, chat: &ChatId) -> Result<Highest> {
         let members = members_of(context, chat).await?;
         let lookup = |user| {
             let mut get = delivery_state::lookup(user, chat);

@@ -1,20 +1,27 @@
 //! Counters that are in order are left alone; others are recovered to what was used and never set back.
 
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use courant_connectors::embedded::Engine;
-use courant_connectors::model::tables::{chat_counters, delivery_state};
+use courant_connectors::model::tables::chat_counters::{self, AllocateError};
+use courant_connectors::model::tables::messages::{self, Message};
+use courant_connectors::model::tables::{delivery_state, idempotency_keys};
 use courant_connectors::model::{ChatId, UserId};
-use courant_connectors::store::{Consistency, Get, Item, Key, Page, Query, ReadStore, StoreError, Write};
+use courant_connectors::store::{
+    BatchWrite, Consistency, Durability, Get, Item, Key, Page, Query, ReadStore, Returning, StoreError,
+    Transaction, Write, WriteStore,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{Action, CounterReport, Fault, Options, Recoverable, Report, Seen, counters};
 use crate::verify::Deployment;
 use crate::verify::context::{before, now};
-use crate::verify::tests::world::{HOUR, World};
+use crate::verify::tests::world::{HOUR, World, key_of, message};
 
 fn options(action: Action) -> Options {
     Options { action, grace: Duration::from_millis(10), ..Options::default() }
@@ -243,5 +250,165 @@ async fn a_message_that_is_sent_meanwhile_is_no_fault() {
         let report = counters(work, options(action), |_| {}, stop).await.unwrap();
         assert!(busy.sent.load(Ordering::Relaxed) > 0, "the counter was read before the message came");
         assert_eq!((report.found, &report.counters[..]), (0, &[][..]), "{action:?}");
+    }
+}
+
+/// The two tables were brought back as they were at different times.
+#[tokio::test]
+async fn a_counter_behind_what_was_acknowledged_is_raised() {
+    let world = World::healthy().await;
+    let (chat, user) = world.own_chat().await;
+    for _ in 0..5 {
+        world.send(&chat, &user).await;
+    }
+    delivery_state::advance(&*world.engine, &user, &chat, 9, now()).await.unwrap();
+    for (action, after) in [(Action::Check, 5), (Action::DryRun, 5), (Action::Recover, 9)] {
+        let report = run(&world, options(action)).await;
+        let [told] = &report.counters[..] else { panic!("{action:?}: {report:?}") };
+        let CounterReport { chat_id, fault, counter, highest, seen_in, .. } = told;
+        assert_eq!((chat_id, *fault, *counter), (&chat, Fault::Behind, Some(5)));
+        assert_eq!((*highest, *seen_in, value(&world, &chat).await), (9, Seen::Watermarks, Some(after)));
+    }
+    assert_eq!(run(&world, options(Action::Check)).await.found, 0);
+    assert_eq!(world.allocate(&chat).await, 10);
+}
+
+/// A message is stored where its sequence is free, and there only.
+async fn is_stored(world: &World, message: &Message) -> bool {
+    let writes = vec![messages::put_write(message), idempotency_keys::put_write(&key_of(message))];
+    match world.engine.transact(Transaction { writes, token: None }).await {
+        Ok(()) => true,
+        Err(StoreError::TransactionCanceled { .. }) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Somebody who sends, again and again as a client does, until so many messages are stored: the sequences of those, and of
+/// those that were refused.
+async fn send_on(world: &World, chat: &ChatId, user: &UserId, count: usize) -> [BTreeSet<u64>; 2] {
+    let (mut stored, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    while stored.len() < count {
+        match chat_counters::allocate(&*world.engine, chat, NonZeroU32::MIN, now()).await {
+            Ok(allocated) => {
+                let message = message(chat, user, *allocated.start(), now());
+                let to = if is_stored(world, &message).await { &mut stored } else { &mut refused };
+                to.insert(message.sequence);
+            }
+            Err(AllocateError::CounterMissing { .. }) => tokio::task::yield_now().await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    [stored, refused]
+}
+
+/// Clients keep sending while a counter is missing and recovered, and writers that had sequences before come through.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_is_recovered_while_clients_send() {
+    const EACH: usize = 20;
+    let world = World::healthy().await;
+    for _ in 0..5 {
+        let chat = chat(&world).await;
+        let user = world.user().await;
+        let mut late = Vec::new();
+        for _ in 0..3 {
+            late.push(world.message(&chat, &user).await);
+        }
+        lose(&world, &chat).await;
+        let late_writers = async {
+            for message in &late {
+                tokio::task::yield_now().await;
+                is_stored(&world, message).await;
+            }
+        };
+        let (report, [one, refused], [other, of_other], ()) = tokio::join!(
+            run(&world, options(Action::Recover)),
+            send_on(&world, &chat, &user, EACH),
+            send_on(&world, &chat, &user, EACH),
+            late_writers
+        );
+        assert_eq!((report.found, report.recovered), (1, 1), "{report:?}");
+        assert!(one.is_disjoint(&other), "each has a sequence of its own: {one:?}, {other:?}");
+        let late: BTreeSet<u64> = late.iter().map(|message| message.sequence).collect();
+        assert!(refused.is_subset(&late) && of_other.is_subset(&late), "{refused:?}, {of_other:?}");
+        assert!(value(&world, &chat).await >= one.union(&other).max().copied());
+        assert_eq!(run(&world, options(Action::Check)).await.found, 0);
+    }
+}
+
+/// A store in which, just before the counter is set, somebody else has recovered it further, and a client has sent.
+struct Overtaken {
+    world: Arc<World>,
+    chat: ChatId,
+    user: UserId,
+    was: AtomicBool,
+}
+
+#[async_trait]
+impl WriteStore for Overtaken {
+    async fn write(&self, write: Write, returning: Returning, durability: Durability) -> Written {
+        self.world.engine.write(write, returning, durability).await
+    }
+
+    async fn batch_write(&self, writes: Vec<BatchWrite>) -> Result<(), StoreError> {
+        self.world.engine.batch_write(writes).await
+    }
+
+    async fn transact(&self, transaction: Transaction) -> Result<(), StoreError> {
+        if !self.was.swap(true, Ordering::Relaxed) {
+            let other = run(&self.world, Options { margin: 500, ..options(Action::Recover) }).await;
+            assert_eq!(other.recovered, 1, "{other:?}");
+            self.world.send(&self.chat, &self.user).await;
+        }
+        self.world.engine.transact(transaction).await
+    }
+}
+
+type Written = Result<Option<Item>, StoreError>;
+
+#[tokio::test]
+async fn of_two_who_recover_at_once_the_higher_stays() {
+    let world = Arc::new(World::healthy().await);
+    for margin in [0, 900] {
+        let chat = chat(&world).await;
+        let user = world.user().await;
+        lose(&world, &chat).await;
+        let engine = &world.engine;
+        let deployment = Deployment {
+            store: Arc::clone(engine) as _,
+            scan: Arc::clone(engine) as _,
+            log: Arc::clone(engine) as _,
+        };
+        let was = AtomicBool::new(false);
+        let store =
+            Arc::new(Overtaken { world: Arc::clone(&world), chat: chat.clone(), user: user.clone(), was });
+        let work = Recoverable { deployment, store };
+        let slower = Options { margin, ..options(Action::Recover) };
+        let report = counters(work, slower, |_| {}, CancellationToken::new()).await.unwrap();
+        let (recovered, stands_at) = if margin > 500 { (1, 903) } else { (0, 504) };
+        assert_eq!((report.left(), report.recovered), (0, recovered), "{report:?}");
+        assert_eq!(value(&world, &chat).await, Some(stands_at));
+        assert_eq!(world.send(&chat, &user).await.sequence, stands_at + 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_counters_are_recovered_by_two_at_once() {
+    let world = World::healthy().await;
+    let mut lost = Vec::new();
+    for _ in 0..20 {
+        lost.push(chat(&world).await);
+    }
+    for chat in &lost {
+        lose(&world, chat).await;
+    }
+    let with_margin = |margin| Options { margin, ..options(Action::Recover) };
+    let (one, other) = tokio::join!(run(&world, with_margin(10)), run(&world, with_margin(20)));
+    assert_eq!((one.left(), other.left()), (0, 0), "{one:?}, {other:?}");
+    assert!(one.recovered + other.recovered >= 20, "{one:?}, {other:?}");
+    for chat in &lost {
+        let of_chat = one.counters.iter().chain(&other.counters).filter(|told| told.chat_id == *chat);
+        let told = of_chat.filter_map(|told| told.set_to).max();
+        assert!([Some(13), Some(23)].contains(&told), "{told:?}");
+        assert_eq!(value(&world, chat).await, told, "nobody was told of more");
     }
 }

@@ -4,15 +4,16 @@ use courant_connectors::files::generations::Generation;
 use courant_connectors::log::Offsets;
 use courant_connectors::model::Timestamp;
 use courant_pipeline::config::Topology;
-use courant_pipeline::{Disposition, Tally, clock};
+use courant_pipeline::{Tally, clock};
 use courant_stages::log_range::{Held, RangeStart, start_of, times_at};
 use courant_stages::sources::dynamo_scan::{joined_at, latest_before};
 
-use super::compare::{Comparison, Look, MOST_KEYS};
+use super::code::code;
+use super::compare::{Comparison, Look, MOST_KEYS, StageComparison};
 use super::ends::check_made_of;
 use super::plan::{History, Plan};
 use super::progress::Phase;
-use super::receipt::{Named, Receipt, State, config_version, named, unnamed};
+use super::receipt::{Named, Noting, Receipt, State, config_version, named, unnamed};
 use super::request::{At, From, Pace, Request, To};
 use super::{Engine, Error, Result};
 
@@ -35,7 +36,7 @@ impl Engine<'_> {
     pub async fn start(&self, request: Request) -> Result<Receipt> {
         let plan = self.plan(&request)?;
         plan.check(&request.from)?;
-        self.check_pace(&request)?;
+        self.check_pace(request.pace())?;
         let generations = self.generations(&request.pipeline)?;
         self.refuse_unfinished(&request.pipeline).await?;
         let Range { start, join, fence, fence_at } = self.range(&plan, &request).await?;
@@ -45,7 +46,7 @@ impl Engine<'_> {
             pipeline: request.pipeline.clone(),
             generation: generation.name().to_owned(),
             state: State::Building,
-            code: self.code.to_owned(),
+            code: code().await.to_owned(),
             config: config_version(&plan.topology),
             began_at: now,
             changed_at: now,
@@ -71,20 +72,26 @@ impl Engine<'_> {
         self.resume_at(pipeline, Pace::default()).await
     }
 
-    /// The same, at another pace from now on.
+    /// The same, at another pace from now on. Without live pipelines it does not stand back any more.
     pub async fn resume_at(&self, pipeline: &str, pace: Pace) -> Result<Receipt> {
         let (mut receipt, generation) =
             self.newest(pipeline, "resumed", |state| !matches!(state, State::Live | State::Done)).await?;
+        self.check_pace(pace)?;
         let request = &mut receipt.request;
         request.rate = pace.rate.or(request.rate);
         request.yield_over = pace.yield_over.or(request.yield_over);
-        self.check_pace(&receipt.request)?;
+        if self.runtime.is_none() && request.yield_over.take().is_some() {
+            tracing::warn!(
+                pipeline,
+                "nothing is live in this process, so the rebuild stands back for nobody"
+            );
+        }
         let plan = self.plan_again(&receipt)?;
         self.go_on(&plan, receipt, &generation).await
     }
 
-    pub(super) fn check_pace(&self, request: &Request) -> Result<()> {
-        match (request.yield_over, self.runtime) {
+    pub(super) fn check_pace(&self, pace: Pace) -> Result<()> {
+        match (pace.yield_over, self.runtime) {
             (Some(_), None) => Err(Error::NothingLive),
             _ => Ok(()),
         }
@@ -195,7 +202,8 @@ impl Engine<'_> {
         };
         let of = if phase == Phase::Building {
             let all = self.expected_records(plan, &history).await;
-            all.map(|all| all.saturating_sub(receipt.records.sum()))
+            // What failed is run again.
+            all.map(|all| all.saturating_sub(receipt.records.sum() - receipt.records.failed))
         } else {
             let ahead = History::Log { start: &receipt.fence, end: &fence };
             self.expected_records(plan, &ahead).await
@@ -204,11 +212,9 @@ impl Engine<'_> {
         let pace = if phase == Phase::Swapping { Pace::default() } else { receipt.request.pace() };
         let topology = plan.reading(&history, receipt.request.segments, pace);
         let host = self.host_for(generation).await?;
-        let report = self.run_watched(&topology, &host, phase, of).await;
-        for disposition in Disposition::ALL {
-            receipt.records.add(disposition, report.dispositions.of(disposition));
-        }
-        receipt.save(generation).await?;
+        let mut noting = Noting::on(receipt, generation);
+        let report = self.run_watched(&topology, &host, phase, of, Some(&mut noting)).await;
+        noting.note(report.dispositions).await?;
         match report.ending {
             courant_pipeline::runtime::Ending::Finished => {}
             courant_pipeline::runtime::Ending::Stopped => {
@@ -400,10 +406,8 @@ fn merge(comparison: &mut Comparison, again: &Comparison) {
     for stage in &mut comparison.stages {
         match again.stages.iter().find(|found| found.stage == stage.stage) {
             Some(found) => {
-                stage.left_out += found.left_out;
-                stage.ranges_differing = found.ranges_differing;
-                (stage.missing, stage.extra) = (found.missing.clone(), found.extra.clone());
-                (stage.stale, stage.different) = (found.stale.clone(), found.different.clone());
+                let left_out = stage.left_out + found.left_out;
+                *stage = StageComparison { left_out, ..found.clone() };
             }
             None => debug_assert_eq!(stage.differences(), 0),
         }

@@ -33,12 +33,17 @@ pub struct Estimate {
     pub seconds: Option<f64>,
 }
 
+/// Nothing is told of what is only in memory yet, or was not counted yet: DynamoDB counts every six hours.
+fn known(bytes: u64) -> Option<u64> {
+    (bytes > 0).then_some(bytes)
+}
+
 impl Engine<'_> {
     /// Tries for a moment how fast it goes, and removes what came of that.
     pub async fn estimate(&self, request: &Request) -> Result<Estimate> {
         let plan = self.plan(request)?;
         plan.check(&request.from)?;
-        self.check_pace(request)?;
+        self.check_pace(request.pace())?;
         let Range { start, join, fence, .. } = self.range(&plan, request).await?;
         let scanned = join.is_some();
         let history = if scanned {
@@ -49,7 +54,7 @@ impl Engine<'_> {
         let records = self.expected_records(&plan, &history).await;
         let connected = self.connected()?;
         let table = connected.store.describe_table(&messages::SCHEMA.name).await.ok().flatten();
-        let table_bytes = table.and_then(|table| table.bytes).filter(|_| plan.can_scan());
+        let table_bytes = table.and_then(|table| table.bytes).and_then(known).filter(|_| plan.can_scan());
         let bytes = if scanned { table_bytes } else { self.log_bytes(&plan, records).await };
         let scans = u64::from(plan.can_scan()) + u64::from(scanned);
         let read_units = table_bytes.map(|bytes| bytes.div_ceil(UNIT_BYTES) * scans);
@@ -72,7 +77,7 @@ impl Engine<'_> {
     async fn log_bytes(&self, plan: &super::plan::Plan, records: Option<u64>) -> Option<u64> {
         let (log, topic) = (Arc::clone(&self.connected().ok()?.log), plan.topics.first()?);
         let held: u64 = log.watermarks(topic).await.ok()?.iter().map(|marks| marks.high - marks.low).sum();
-        let bytes = log.describe_topic(topic).await.ok().flatten()?.bytes?;
+        let bytes = log.describe_topic(topic).await.ok().flatten()?.bytes.and_then(known)?;
         // Records are of one size, more or less.
         Some(
             u64::try_from(u128::from(bytes) * u128::from(records?) / u128::from(held.max(1)))

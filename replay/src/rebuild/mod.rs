@@ -12,6 +12,7 @@
 //! parameter for ever, and nobody would know at which record one ended and the other began.
 
 mod build;
+mod code;
 mod compare;
 mod ends;
 mod estimate;
@@ -41,7 +42,7 @@ use courant_stages::backends::{access, grant};
 use courant_stages::derived::DerivedHome;
 use courant_stages::history::History as InHistory;
 use courant_stages::host::{DeadLetterStore, PositionFiles};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 pub use compare::{Authority, Comparison, Found, StageComparison};
@@ -52,6 +53,7 @@ pub use receipt::{Named, Receipt, State};
 pub use request::{At, From, Pace, Request, To};
 
 use plan::{History, Plan};
+use receipt::Noting;
 use yielding::LiveLatency;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -151,6 +153,9 @@ pub enum Error {
 /// How often somebody who watches is told.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
+/// How often it is noted how far it is. A write to disk, for which nothing is read: seldom enough not to slow it down.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
+
 /// Rebuilds pipelines of one process. One at a time for each of them: whoever has the process sees to that.
 pub struct Engine<'a> {
     pub topologies: &'a [Topology],
@@ -160,8 +165,6 @@ pub struct Engine<'a> {
     pub stop: &'a CancellationToken,
     /// Who watches.
     pub progress: &'a (dyn Fn(Progress) + Send + Sync),
-    /// The version of the command, for receipts.
-    pub code: &'a str,
 }
 
 impl Engine<'_> {
@@ -214,7 +217,7 @@ impl Engine<'_> {
         phase: Phase,
         of: Option<u64>,
     ) -> Result<RunReport> {
-        let report = self.run_watched(topology, host, phase, of).await;
+        let report = self.run_watched(topology, host, phase, of, None).await;
         match report.ending {
             Ending::Finished => Ok(report),
             Ending::Stopped => Err(Error::Stopped { pipeline: topology.name.to_string() }),
@@ -228,12 +231,13 @@ impl Engine<'_> {
         host: &Host,
         phase: Phase,
         of: Option<u64>,
+        mut noting: Option<&mut Noting<'_>>,
     ) -> RunReport {
         let job = Job::of(topology);
         let mut run = Box::pin(job.run(host, self.stop));
         let mut every = interval(TELL_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut before = None;
+        let (mut before, mut noted_at) = (None, Instant::now());
         let live = self.runtime.zip(host.services.get::<LiveLatency>());
         loop {
             tokio::select! {
@@ -249,6 +253,13 @@ impl Engine<'_> {
                     let done = health.dispositions.sum();
                     let stuck = before.replace(done) == Some(done);
                     self.tell(phase, done, of, health.last_error.filter(|_| stuck));
+                    if let Some(noting) = noting.as_mut().filter(|_| noted_at.elapsed() >= NOTE_EVERY) {
+                        // Waited for, so that an older note never takes the place of a newer one.
+                        if let Err(error) = noting.note(health.dispositions).await {
+                            tracing::warn!(%error, "cannot note how far a rebuild is");
+                        }
+                        noted_at = Instant::now();
+                    }
                 }
             }
         }

@@ -10,8 +10,8 @@ use courant_connectors::files::FileError;
 use courant_connectors::files::generations::Generation;
 use courant_connectors::log::Offsets;
 use courant_connectors::model::Timestamp;
-use courant_pipeline::Tally;
 use courant_pipeline::config::Topology;
+use courant_pipeline::{Disposition, Tally};
 use courant_stages::log_range::offsets_of;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -33,7 +33,7 @@ pub struct Receipt {
     pub generation: String,
     pub state: State,
     pub request: Request,
-    /// The command that made it.
+    /// The command that made it: its version, and a hash of its executable.
     pub code: String,
     /// Of the pipeline as it was written then.
     pub config: String,
@@ -48,7 +48,9 @@ pub struct Receipt {
     /// How far the log is in it.
     pub fence: Named,
     pub fence_at: Timestamp,
-    /// How the records ended that were run, those of interrupted runs included.
+    /// How the records ended that were run, those of interrupted runs included. It is noted every second and when a run
+    /// ends: what a killed run did after that is not counted, and what it did before and has to be done again, since how
+    /// far it came is kept a moment later, is counted twice.
     pub records: Tally,
     pub comparison: Option<Comparison>,
     /// The generation that was live before.
@@ -109,6 +111,31 @@ impl Receipt {
         let content = serde_json::to_vec_pretty(self)
             .map_err(|error| Error::Receipt { path: self.generation.clone(), reason: error.to_string() })?;
         generation.keep(FOLDER, FILE, content).await?;
+        Ok(())
+    }
+}
+
+/// Notes how the records of a run end beside those of the runs before.
+pub(super) struct Noting<'a> {
+    receipt: &'a mut Receipt,
+    generation: &'a Generation,
+    before: Tally,
+}
+
+impl<'a> Noting<'a> {
+    pub(super) fn on(receipt: &'a mut Receipt, generation: &'a Generation) -> Self {
+        Self { before: receipt.records, receipt, generation }
+    }
+
+    pub(super) async fn note(&mut self, run: Tally) -> Result<()> {
+        let mut records = self.before;
+        for disposition in Disposition::ALL {
+            records.add(disposition, run.of(disposition));
+        }
+        if records != self.receipt.records {
+            self.receipt.records = records;
+            self.receipt.save(self.generation).await?;
+        }
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 mod anew;
 mod bad;
 mod chosen_ends;
+mod counted;
 mod damage;
 mod effects;
 mod property;

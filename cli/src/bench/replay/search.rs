@@ -32,7 +32,6 @@ pub(super) async fn rebuild(bench: &Bench<'_>) -> anyhow::Result<Rebuilt> {
         runtime: None,
         stop: &CancellationToken::new(),
         progress: &watch,
-        code: env!("CARGO_PKG_VERSION"),
     };
     let began = Instant::now();
     let receipt = engine.start(Request::new("search", From::Oldest, To::Now)).await?;

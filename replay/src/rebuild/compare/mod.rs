@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use self::expect::{Expectation, Expectations};
 use self::spill::Spill;
-use self::stage::Most;
+use self::stage::{Again, Most};
 pub use self::stage::{Found, StageComparison};
 use super::plan::{DerivedSink, History, Plan};
 use super::progress::Phase;
@@ -73,8 +73,8 @@ impl Comparison {
     }
 }
 
-/// Keys by stage.
-pub(super) type Keys = HashMap<Arc<str>, Arc<HashSet<Box<str>>>>;
+/// What is looked at again, by stage.
+pub(super) type Keys = HashMap<Arc<str>, Again>;
 
 /// Keys of a stage that are remembered for another look. Where more differ it is at everything, and takes longer.
 pub(super) const MOST_KEYS: usize = 100_000;
@@ -117,7 +117,7 @@ impl Look<'_> {
             let expectation = Expectation {
                 store: Arc::clone(&sink.store),
                 spill: spill(scratch, &format!("{}.expected", sink.stage)).await?,
-                only: self.only.and_then(|only| only.get(&sink.stage).cloned()),
+                only: self.only.and_then(|only| only.get(&sink.stage)).map(|again| Arc::clone(&again.keys)),
             };
             expectations.0.insert(Arc::clone(&sink.stage), expectation);
         }
@@ -149,11 +149,11 @@ impl Look<'_> {
             }
             let expected = &expectations.0[&sink.stage];
             let actual = self.walk(scratch, sink, expected.only.clone()).await?;
-            let (stage, keys) = self.compare(sink, &expected.spill, actual, until).await?;
+            let (stage, again) = self.compare(sink, &expected.spill, actual, until).await?;
             comparison.stages.push(stage);
-            differing.is_complete &= keys.len() < self.most_keys;
-            if !keys.is_empty() {
-                differing.keys.insert(Arc::clone(&sink.stage), Arc::new(keys));
+            differing.is_complete &= again.keys.len() < self.most_keys;
+            if !again.keys.is_empty() {
+                differing.keys.insert(Arc::clone(&sink.stage), again);
             }
         }
         Ok((comparison, differing))
@@ -216,12 +216,14 @@ impl Look<'_> {
         expected: &Arc<Spill>,
         actual: Arc<Spill>,
         until: Timestamp,
-    ) -> Result<(StageComparison, HashSet<Box<str>>)> {
+    ) -> Result<(StageComparison, Again)> {
         let (stage, expected) = (sink.stage.to_string(), Arc::clone(expected));
+        let others = self.only.and_then(|only| only.get(&sink.stage)).map(|again| again.others);
+        let others = others.unwrap_or_default();
         let most = Most { examples: self.receipt.request.examples, keys: self.most_keys };
         let compare = move || {
             let (expected, actual) = (expected.finish()?, actual.finish()?);
-            stage::compare(stage, &expected, &actual, until.unix_millis(), most)
+            stage::compare(stage, &expected, &actual, others, until.unix_millis(), most)
         };
         blocking(move || compare().map_err(scratch_error)).await
     }

@@ -1,6 +1,7 @@
 //! Two sets of entries, range by range and then key by key.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use courant_pipeline::derived::Entry;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use super::spill::{Loaded, RANGES, Spilled, Summary};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageComparison {
     pub stage: String,
-    /// Entries that the authority says there should be, and those there are.
+    /// Entries that the authority says there should be, and those there are: each key as it was last looked at.
     pub expected: u64,
     pub actual: u64,
     pub expected_digest: String,
@@ -52,66 +53,97 @@ impl StageComparison {
     }
 }
 
-/// Blocks. The keys that differ, as far as they are worth another look.
+/// The two sides.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sides {
+    expected: Summary,
+    actual: Summary,
+}
+
+impl Sides {
+    fn join(&mut self, other: Self) {
+        self.expected.join(other.expected);
+        self.actual.join(other.actual);
+    }
+}
+
+/// What is worth another look.
+pub(in crate::rebuild) struct Again {
+    /// That differ.
+    pub(super) keys: Arc<HashSet<Box<str>>>,
+    /// Of all the other keys, which stay as they were found.
+    pub(super) others: Sides,
+}
+
+/// Blocks. Only some keys may be given, with a summary of the others.
 pub(super) fn compare(
     stage: String,
     expected: &Spilled,
     actual: &Spilled,
+    others: Sides,
     until: u64,
     most: Most,
-) -> std::io::Result<(StageComparison, HashSet<Box<str>>)> {
+) -> std::io::Result<(StageComparison, Again)> {
     let mut comparing = Comparing {
         found: StageComparison { stage, ranges: RANGES, ..StageComparison::default() },
-        expected: Summary::default(),
-        actual: Summary::default(),
+        others,
+        again: Sides::default(),
         differing: HashSet::new(),
         until,
         most,
     };
     for range in 0..RANGES {
-        if expected.summaries[range] == actual.summaries[range] {
-            comparing.expected.join(expected.summaries[range]);
-            comparing.actual.join(actual.summaries[range]);
+        let sides = Sides { expected: expected.summaries[range], actual: actual.summaries[range] };
+        if sides.expected == sides.actual {
+            comparing.others.join(sides);
         } else {
-            comparing.range(expected.load(range)?.newest, &actual.load(range)?);
+            comparing.range(&expected.load(range)?.newest, &actual.load(range)?);
         }
     }
-    let Comparing { mut found, expected, actual, differing, .. } = comparing;
-    (found.expected, found.expected_digest) = (expected.count, format!("{:016x}", expected.digest));
-    (found.actual, found.actual_digest) = (actual.count, format!("{:016x}", actual.digest));
-    Ok((found, differing))
+    let Comparing { mut found, others, again, differing, .. } = comparing;
+    let mut all = others;
+    all.join(again);
+    (found.expected, found.expected_digest) = (all.expected.count, format!("{:016x}", all.expected.digest));
+    (found.actual, found.actual_digest) = (all.actual.count, format!("{:016x}", all.actual.digest));
+    Ok((found, Again { keys: Arc::new(differing), others }))
 }
 
 struct Comparing {
     found: StageComparison,
-    expected: Summary,
-    actual: Summary,
+    /// Of keys that differ, and of the others.
+    again: Sides,
+    others: Sides,
     differing: HashSet<Box<str>>,
     until: u64,
     most: Most,
 }
 
 impl Comparing {
-    fn range(&mut self, expected: HashMap<Box<str>, Entry>, actual: &Loaded) {
+    fn range(&mut self, expected: &HashMap<Box<str>, Entry>, actual: &Loaded) {
         let before = self.found.differences();
-        for double in &actual.doubles {
-            self.actual.add(double);
+        let Loaded { newest, doubles } = actual;
+        for double in doubles {
             self.key(None, Some(double));
         }
-        let actual = &actual.newest;
-        for entry in actual.values() {
-            self.actual.add(entry);
-            if !expected.contains_key(&entry.key) {
-                self.key(None, Some(entry));
-            }
+        for entry in newest.values().filter(|entry| !expected.contains_key(&entry.key)) {
+            self.key(None, Some(entry));
         }
         for (key, entry) in expected {
-            self.expected.add(&entry);
-            self.key(Some(&entry), actual.get(&key));
+            self.key(Some(entry), newest.get(key));
+        }
+        for entry in expected.values() {
+            self.sides_of(entry).expected.add(entry);
+        }
+        for entry in newest.values().chain(doubles) {
+            self.sides_of(entry).actual.add(entry);
         }
         if self.found.differences() > before {
             self.found.ranges_differing += 1;
         }
+    }
+
+    fn sides_of(&mut self, entry: &Entry) -> &mut Sides {
+        if self.differing.contains(&entry.key) { &mut self.again } else { &mut self.others }
     }
 
     fn key(&mut self, expected: Option<&Entry>, actual: Option<&Entry>) {
@@ -159,7 +191,8 @@ mod tests {
             spill.finish().unwrap()
         };
         let (expected, actual) = (spilled("expected", expected), spilled("actual", actual));
-        compare("s".into(), &expected, &actual, 100, Most { examples: 2, keys: 10 }).unwrap().0
+        let most = Most { examples: 2, keys: 10 };
+        compare("s".into(), &expected, &actual, Sides::default(), 100, most).unwrap().0
     }
 
     fn counts(found: &StageComparison) -> [u64; 5] {

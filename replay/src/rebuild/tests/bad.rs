@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use courant_pipeline::clock;
+use rand::distr::Alphanumeric;
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
 use tokio_util::sync::CancellationToken;
 
 use super::world::{World, request};
-use crate::rebuild::{At, Engine, From, Request, State, To};
+use crate::rebuild::{At, Engine, From, Pace, Request, State, To};
 
 pub(super) async fn refused(world: &World, request: Request) -> String {
     let refused = world.engine(None).start(request).await.unwrap_err().to_string();
@@ -113,14 +116,58 @@ async fn a_pace_is_refused_that_cannot_be_kept() {
     world.assert_holds(&receipt.generation, &messages);
 }
 
-#[tokio::test]
-async fn an_estimate_makes_nothing() {
+/// The process that it stood back in is gone, and what it was told then is no reason to begin anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_stood_back_goes_on_where_nothing_is_live() {
     let world = World::new().await;
-    world.send(50).await;
-    let estimate = world.engine(None).estimate(&request(From::Oldest, To::Live)).await.unwrap();
-    assert_eq!((estimate.records, estimate.scanned), (Some(50), false));
-    assert!(estimate.seconds.is_some() && estimate.bytes.is_some() && estimate.read_units.is_some());
-    let scan = world.engine(None).estimate(&request(From::Scan, To::Live)).await.unwrap();
-    assert!(scan.scanned && scan.records_per_second.is_some_and(|rate| rate > 0.0), "{scan:?}");
-    assert!(world.engine(None).list(None).await.unwrap().is_empty());
+    let messages = world.send(30).await;
+    let over = Some(Duration::from_millis(50));
+    let runtime = world.live().await;
+    world.settled(&runtime).await;
+    world.stop.cancel();
+    let yields = Request { yield_over: over, ..request(From::Oldest, To::Now) };
+    world.engine(Some(&runtime)).start(yields).await.unwrap_err();
+    runtime.drain().await;
+    let stop = CancellationToken::new();
+    let engine = Engine { stop: &stop, ..world.engine(None) };
+    let asked_again = engine.resume_at("p", Pace { yield_over: over, rate: None }).await.unwrap_err();
+    assert!(asked_again.to_string().contains("could stand back for"), "{asked_again}");
+    let receipt = engine.resume("p").await.unwrap();
+    assert_eq!((receipt.state, receipt.request.yield_over), (State::Equal, None));
+    world.assert_holds(&receipt.generation, &messages);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_estimate_makes_nothing_and_is_about_right() {
+    const RECORDS: u64 = 200;
+    const CONTENT: usize = 4000;
+    let world = World::new().await;
+    let random = SmallRng::seed_from_u64(1);
+    let mut letters = random.sample_iter(Alphanumeric).map(char::from);
+    let mut content = || letters.by_ref().take(CONTENT).collect::<String>();
+    let messages: Vec<_> = (0..RECORDS).map(|n| world.message(n % 7, &content())).collect();
+    world.store(&messages).await;
+    world.publish(&messages).await;
+    let engine = world.engine(None);
+    let in_memory = engine.estimate(&request(From::Oldest, To::Live)).await.unwrap();
+    assert_eq!((in_memory.bytes, in_memory.read_units), (None, None), "nothing is known, which is not none");
+
+    world.flush().await;
+    let bytes = RECORDS * CONTENT as u64;
+    let about =
+        |told: Option<u64>, really: u64| told.is_some_and(|told| (really..really * 3 / 2).contains(&told));
+    for (from, walks) in [(From::Oldest, 1), (From::Scan, 2)] {
+        let estimate = engine.estimate(&request(from.clone(), To::Live)).await.unwrap();
+        assert_eq!((estimate.records, estimate.scanned), (Some(RECORDS), from == From::Scan));
+        assert!(about(estimate.bytes, bytes), "{estimate:?}");
+        assert!(about(estimate.read_units, walks * bytes / 4096), "{estimate:?}");
+        let (Some(rate), Some(seconds)) = (estimate.records_per_second, estimate.seconds) else {
+            panic!("{estimate:?}")
+        };
+        assert!(rate > 10.0 && (seconds * rate - RECORDS as f64).abs() < 1.0, "{estimate:?}");
+    }
+    let slowly = Request { rate: Some(10.0), ..request(From::Oldest, To::Live) };
+    let slowly = engine.estimate(&slowly).await.unwrap();
+    assert!(slowly.seconds.is_some_and(|seconds| (19.0..60.0).contains(&seconds)), "{slowly:?}");
+    assert!(engine.list(None).await.unwrap().is_empty());
 }

@@ -4,7 +4,7 @@ use courant_connectors::files::keyed::{KeyedTable, Row};
 use courant_connectors::model::tables::messages::Message;
 
 use super::world::{PIPELINE, World};
-use crate::rebuild::{Comparison, From, Receipt, State, To};
+use crate::rebuild::{Comparison, From, Receipt, StageComparison, State, To};
 
 /// Rebuilds, changes something behind its back, and compares again.
 async fn after(change: impl AsyncFnOnce(&World, &[Message], &Receipt)) -> (Comparison, World) {
@@ -78,6 +78,43 @@ async fn a_deployment_that_goes_on_is_no_difference() {
     let receipt = world.engine(None).resume("p").await.unwrap();
     let comparison = receipt.comparison.unwrap();
     assert_eq!((receipt.state, comparison.looks), (State::Equal, 2), "{:?}", comparison.stages);
+    let entries = comparison.stages.iter().map(|stage| (stage.expected, stage.actual));
+    assert_eq!(entries.collect::<Vec<_>>(), [(61, 61), (7, 7)]);
+    assert_agrees(&comparison);
+}
+
+/// What is called equal is equal by its digests too.
+#[track_caller]
+fn assert_agrees(comparison: &Comparison) {
+    for stage in &comparison.stages {
+        assert_eq!(stage.actual_digest, stage.expected_digest, "{stage:?}");
+    }
+}
+
+/// One that is late and one that nobody expects: after the second look only the latter tells the two sides apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_and_digests_are_those_of_the_last_look() {
+    let world = World::new().await;
+    world.send(60).await;
+    let receipt = world.rebuild(From::Oldest, To::Now).await.unwrap();
+    let (stage, digests) = (&receipt.comparison.as_ref().unwrap().stages[0], |stage: &StageComparison| {
+        (stage.expected_digest.clone(), stage.actual_digest.clone())
+    });
+    let first = digests(stage);
+    put(&world, &receipt, "all", "chat_x/1", 0).await;
+    let late = [world.message_of(3, "published late", 1_000_000)];
+    world.store(&late).await;
+    world.publish(&late).await;
+    let comparison = world.engine(None).resume("p").await.unwrap().comparison.unwrap();
+    let [all, last] = &comparison.stages[..] else { panic!("{comparison:?}") };
+    assert_eq!((comparison.looks, counts(&comparison, 0), counts(&comparison, 1)), (2, [0, 1, 0, 0], [0; 4]));
+    assert_eq!((all.expected, all.actual, last.expected, last.actual), (61, 62, 7, 7), "{comparison:?}");
+    assert_eq!(last.actual_digest, last.expected_digest);
+    let second = digests(all);
+    assert!(second.0 != second.1 && second.0 != first.0 && second.1 != first.1, "{first:?}, {second:?}");
+
+    let at_once = world.engine(None).resume("p").await.unwrap().comparison.unwrap();
+    assert_eq!((at_once.looks, at_once.stages), (1, comparison.stages), "as one look at everything finds it");
 }
 
 /// A poison record is kept aside by the rebuild, not told to the live queue, and said. Nobody knows what should have come of
@@ -123,5 +160,7 @@ async fn of_too_many_keys_to_remember_all_are_looked_at_again() {
         let comparison = receipt.comparison.clone().unwrap();
         assert_eq!((counts(&comparison, 0), counts(&comparison, 1)), ([0, extra, 0, 0], [0; 4]));
         assert_eq!((receipt.state, comparison.looks), (state, 2));
+        let Some(all) = comparison.stages.first() else { panic!("nothing was compared") };
+        assert_eq!(all.actual - all.expected, extra);
     }
 }

@@ -116,6 +116,11 @@ impl World {
         self.engine.sweep().await;
     }
 
+    /// Until then the engine has it in memory, and cannot say how large it is.
+    pub(super) async fn flush(&self) {
+        self.engine.compact(|_| {}).await.unwrap();
+    }
+
     /// The pipelines at work.
     pub(super) async fn live(&self) -> Runtime {
         let runtime = Runtime::new(self.host.clone());
@@ -138,7 +143,6 @@ impl World {
             runtime,
             stop: &self.stop,
             progress: &|_| {},
-            code: "test",
         }
     }
 
