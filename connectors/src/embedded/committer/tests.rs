@@ -74,7 +74,7 @@ struct Telling {
     number: u8,
     durability: Durability,
     shared: Arc<Shared>,
-    told: mpsc::Sender<Told>,
+    told: mpsc::SyncSender<Told>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ async fn a_group_is_written_in_portions_and_shown_as_a_whole() {
     let mut worker = Worker::new(Arc::clone(&shared), runway, "the folder".to_owned());
     let an_hour = Duration::from_secs(60 * 60);
     worker.last = LastGroup { jobs: usize::from(ALL), has_ordered: false, took: an_hour };
-    let (told, tells) = mpsc::channel();
+    let (told, tells) = mpsc::sync_channel(2 * usize::from(ALL)); // each job says two words
     let committer = Committer { waiting: Arc::clone(&worker.waiting), thread: Mutex::default() };
     let submit = async |numbers: std::ops::Range<u8>, durability| {
         for number in numbers {
