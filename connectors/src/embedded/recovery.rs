@@ -58,8 +58,14 @@ impl OpenError {
     }
 }
 
-/// The file that the engine below holds a lock on while it has the folder open.
+/// The file that the engine below holds a lock on while it has the folder open. It is made first.
 const LOCK: &str = "lock";
+/// What the engine below takes a folder for its own by. One that lacks it and has anything else can never be opened.
+pub(super) const MADE_LAST: &str = "version";
+/// How long that is.
+const MADE_LAST_BYTES: u64 = 4;
+/// Where its trees are.
+const TREES: &str = "keyspaces";
 
 /// Looks at what the engine below would take for granted, while nobody else can open the folder.
 pub(super) fn check_files(folder: &Path) -> Result<(), OpenError> {
@@ -74,11 +80,54 @@ pub(super) fn check_files(folder: &Path) -> Result<(), OpenError> {
         Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { folder: folder.to_owned() }),
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }
+    if !is_made(folder).map_err(failed)? {
+        return clear_unmade(folder);
+    }
     if let Some(tree) = manifest::find_damaged(folder).map_err(failed)? {
         let what = format!("the list of files in '{}'", tree.display());
         return Err(OpenError::Damaged { folder: folder.to_owned(), what });
     }
     check_journals(folder)
+}
+
+fn is_made(folder: &Path) -> io::Result<bool> {
+    match folder.join(MADE_LAST).metadata() {
+        Ok(file) => Ok(file.len() >= MADE_LAST_BYTES),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whoever opened the folder first was stopped before it was made, so nothing was ever written to it: it is empty again.
+/// Where something was written it is not ours to remove.
+fn clear_unmade(folder: &Path) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Io { folder: folder.to_owned(), source };
+    if has_data(folder).map_err(failed)? {
+        let what = format!("its file '{MADE_LAST}' is missing or cut off");
+        return Err(OpenError::Damaged { folder: folder.to_owned(), what });
+    }
+    let journals = journal_numbers(folder).map_err(failed)?;
+    let files = journals.into_iter().map(|number| journal_path(folder, number));
+    for file in files.chain([folder.join(MADE_LAST)]) {
+        match std::fs::remove_file(file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn has_data(folder: &Path) -> io::Result<bool> {
+    for journal in journal_numbers(folder)? {
+        if written_bytes(&journal_path(folder, journal))? > 0 {
+            return Ok(true);
+        }
+    }
+    match std::fs::read_dir(folder.join(TREES)) {
+        Ok(mut trees) => Ok(trees.next().is_some()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Cuts off what a stopped writer left unfinished, and says so; refuses what is damaged.

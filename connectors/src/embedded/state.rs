@@ -10,7 +10,7 @@ use std::path::Path;
 
 use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode};
 
-use super::recovery::{self, OpenError};
+use super::recovery::{self, MADE_LAST, OpenError};
 use super::shared::{folder_builder, open_keyspace};
 use crate::files::make_whole;
 
@@ -19,8 +19,6 @@ const CACHE_BYTES: u64 = 16 << 20;
 /// See the engine's own: what is in memory only, and replayed when the folder is opened.
 const JOURNAL_BYTES: u64 = 64 << 20;
 const WORKERS: usize = 2;
-/// What the engine below takes a folder for its own by. One that lacks it and has anything else can never be opened.
-const MADE_LAST: &str = "version";
 
 /// A key with its value.
 pub type Pair = (Vec<u8>, Vec<u8>);

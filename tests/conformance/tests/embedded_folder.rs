@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -40,6 +41,39 @@ async fn a_folder_is_open_once() {
     other.hear(&mut model, 50).await;
     other.kill(&mut model).await;
     model.verify(folder).await;
+}
+
+/// The folder as a process leaves it that is killed while it makes it, at every step: it is made again, and opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_was_not_made_to_its_end_is_made_again() {
+    type Step = fn(&Path);
+    let steps: [Step; 5] = [
+        |folder| drop(File::create_new(folder.join("lock")).unwrap()),
+        |folder| fs::create_dir(folder.join("keyspaces")).unwrap(),
+        |folder| drop(File::create_new(folder.join("0.jnl")).unwrap()),
+        |folder| File::options().write(true).open(folder.join("0.jnl")).unwrap().set_len(64 << 20).unwrap(),
+        |folder| drop(File::create_new(folder.join("version")).unwrap()),
+    ];
+    for killed_after in 0..=steps.len() {
+        let folder = tempfile::tempdir().unwrap();
+        steps[..killed_after].iter().for_each(|step| step(folder.path()));
+        for _ in 0..2 {
+            let opened = Engine::open(folder.path(), Options::default()).await;
+            opened.unwrap_or_else(|error| panic!("killed after {killed_after}: {error}")).close().await;
+        }
+    }
+}
+
+/// What was written is not taken for a folder that was never made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_has_lost_its_version_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    Engine::open(folder.path(), Options::default()).await.unwrap().close().await;
+    fs::remove_file(folder.path().join("version")).unwrap();
+    let refused = Engine::open(folder.path(), Options::default()).await.err().unwrap();
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("'version' is missing"), "{refused}");
+    assert!(folder.path().join("0.jnl").exists(), "what is refused stays as it is");
 }
 
 /// A file system of its own in memory, gone when dropped.
