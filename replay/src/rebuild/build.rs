@@ -143,11 +143,14 @@ impl Engine<'_> {
         let generations = self.generations(pipeline)?;
         let current = generations.current().await?;
         for generation in generations.list().await?.into_iter().rev() {
-            if let Some(receipt) = Receipt::load(&generation).await?.filter(|receipt| wanted(receipt.state)) {
+            let receipt = Receipt::load(&generation).await?;
+            // What is older was passed over when this one went live, unless its pipeline made it by itself.
+            let is_last = receipt.is_some() && current.as_ref() == Some(&generation);
+            if let Some(receipt) = receipt.filter(|receipt| wanted(receipt.state)) {
                 return Ok((receipt, generation));
             }
-            if current.as_ref() == Some(&generation) {
-                break; // what is older was passed over when this one went live
+            if is_last {
+                break;
             }
         }
         Err(Error::Nothing { pipeline: pipeline.to_owned(), what })

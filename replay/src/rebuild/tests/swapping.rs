@@ -10,9 +10,30 @@ use courant_connectors::model::Timestamp;
 use courant_connectors::model::topics::messages_persisted;
 use courant_pipeline::clock;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::world::{World, request};
 use crate::rebuild::{At, Engine, From, Phase, Progress, State, To};
+
+/// Its store is younger than the rebuild then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_that_starts_for_the_first_time_takes_nothing_from_a_rebuild() {
+    let world = World::new().await;
+    let mut messages = world.send(40).await;
+    world.stop.cancel();
+    world.rebuild(From::Oldest, To::Live).await.unwrap_err();
+    let runtime = world.live().await;
+    messages.extend(world.send(20).await);
+    world.settled(&runtime).await;
+    let stop = CancellationToken::new();
+    let engine = Engine { stop: &stop, ..world.engine(Some(&runtime)) };
+    let receipt = engine.resume("p").await.unwrap();
+    runtime.drain().await;
+    assert_eq!(receipt.state, State::Live);
+    world.assert_holds(&receipt.generation, &messages);
+    let listed = engine.list(Some("p")).await.unwrap();
+    assert_eq!(listed.iter().map(|listed| listed.is_live).collect::<Vec<_>>(), [true, false]);
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_start_gives_the_same_store() {
