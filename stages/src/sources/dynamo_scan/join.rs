@@ -118,8 +118,9 @@ pub async fn joined_at(
     if !trimmed.is_empty() {
         at = at.max(times_at(log, &trimmed, held).await?.1);
     } else if offsets.values().all(|offset| *offset == 0) {
-        // It may have been deleted and made anew: what was before its first record was published into the one before.
-        at = at.max(times_at(log, &offsets, held).await?.0);
+        // It may have been deleted and made anew: what was created before its first record was published into the one
+        // before. Nothing later is taken of the scan: this log has it, and more of it comes while the scan is under way.
+        at = at.max(times_at(log, &offsets, held).await?.0.saturating_sub(margin()));
     }
     Ok((offsets, Timestamp::from_unix_millis(at)))
 }
