@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use courant_connectors::embedded::{Engine, Options};
@@ -24,9 +23,6 @@ use super::{GROUP, PAIRS, ROWS, TOPICS, Told, VERSIONS, clock_of, padding, row, 
 const ROW_TASKS: u32 = 6;
 const PAIR_TASKS: u32 = 3;
 const SENDERS: u32 = 4;
-/// In every third round there are so many that the engine writes its groups in portions. It does so only where nobody asks
-/// for order alone, which commits of offsets do: there they are seldom.
-const CROWD: u32 = 80;
 
 fn tell(told: &Told) {
     let mut line = serde_json::to_vec(told).expect("what is told is plain data");
@@ -47,14 +43,10 @@ pub async fn write_until_killed(folder: &Path, round: u64, seed: u64) {
     for spec in topics() {
         engine.create_topic(&spec).await.expect("topics can be made");
     }
-    let is_crowded = round.is_multiple_of(3);
-    let (senders, ordered_share, pause) =
-        if is_crowded { (CROWD, 0.0, Duration::from_millis(20)) } else { (SENDERS, 0.3, Duration::ZERO) };
     let random = |task: u64| StdRng::seed_from_u64(seed.wrapping_mul(1000).wrapping_add(task));
     let mut tasks = Vec::new();
     for task in 0..ROW_TASKS {
-        let random = random(task.into());
-        tasks.push(tokio::spawn(change_rows(Arc::clone(&engine), round, task, ordered_share, random)));
+        tasks.push(tokio::spawn(change_rows(Arc::clone(&engine), round, task, random(task.into()))));
     }
     for task in 0..PAIR_TASKS {
         tasks.push(tokio::spawn(change_pairs(
@@ -64,18 +56,18 @@ pub async fn write_until_killed(folder: &Path, round: u64, seed: u64) {
             random(100 + u64::from(task)),
         )));
     }
-    for sender in 0..senders {
+    for sender in 0..SENDERS {
         tasks.push(tokio::spawn(append(Arc::clone(&engine), round, sender, random(200 + u64::from(sender)))));
     }
-    tasks.push(tokio::spawn(consume(Arc::clone(&engine), pause)));
+    tasks.push(tokio::spawn(consume(Arc::clone(&engine))));
     tasks.push(tokio::spawn(make_and_drop_tables(Arc::clone(&engine), round)));
-    tasks.push(tokio::spawn(look_after(Arc::clone(&engine), random(100_000))));
+    tasks.push(tokio::spawn(look_after(Arc::clone(&engine), random(300))));
     let (ended, ..) = futures::future::select_all(tasks).await;
     panic!("a task ended by itself: {ended:?}");
 }
 
 /// Each task has its rows, and several of them on their way at once.
-async fn change_rows(engine: Arc<Engine>, round: u64, task: u32, ordered_share: f64, mut random: StdRng) {
+async fn change_rows(engine: Arc<Engine>, round: u64, task: u32, mut random: StdRng) {
     let rows: Vec<u32> = (0..ROWS).filter(|id| id % ROW_TASKS == task).collect();
     let mut versions: BTreeMap<u32, Option<u64>> = rows.iter().map(|id| (*id, None)).collect();
     loop {
@@ -87,8 +79,7 @@ async fn change_rows(engine: Arc<Engine>, round: u64, task: u32, ordered_share: 
             let before = versions[id];
             let version = before.map_or(round * VERSIONS, |before| before + 1);
             versions.insert(*id, Some(version));
-            let durability =
-                if random.random_bool(ordered_share) { Durability::Ordered } else { Durability::Synced };
+            let durability = if random.random_bool(0.3) { Durability::Ordered } else { Durability::Synced };
             writes.push(change_row(&engine, *id, before, version, durability));
         }
         join_all(writes).await;
@@ -176,7 +167,7 @@ pub(super) fn record(round: u64, sender: u32, number: u64) -> NewRecord {
 }
 
 /// Reads as a group and commits what it has read.
-async fn consume(engine: Arc<Engine>, pause: Duration) {
+async fn consume(engine: Arc<Engine>) {
     let subscription =
         Subscription { group: GROUP.to_owned(), topics: vec![Topic::from("events")], start: StartAt::Oldest };
     let mut consumer = engine.subscribe(subscription).await.expect("a group can be joined");
@@ -189,7 +180,6 @@ async fn consume(engine: Arc<Engine>, pause: Duration) {
         tell(&Told::CommitAsked { partition, offset });
         consumer.commit(&BTreeMap::from([(from, offset)])).await.expect("offsets can be committed");
         tell(&Told::Committed { partition, offset });
-        tokio::time::sleep(pause).await;
     }
 }
 
@@ -222,7 +212,7 @@ async fn drop_table(engine: &Engine, name: &Name) {
 /// What time ended is removed, and files are rewritten, while all the others write.
 async fn look_after(engine: Arc<Engine>, mut random: StdRng) {
     loop {
-        tokio::time::sleep(Duration::from_millis(random.random_range(1..60))).await;
+        tokio::time::sleep(std::time::Duration::from_millis(random.random_range(1..60))).await;
         engine.sweep().await;
         if random.random_bool(0.15) {
             engine.compact(|_| ()).await.expect("files can be rewritten");
