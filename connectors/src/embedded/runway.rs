@@ -1,8 +1,8 @@
 //! Ground laid out in front of the journal's end, so that a sync has only data to write.
 //!
 //! A file gets its blocks when they are first written, and the sync after that has to put down which blocks those are,
-//! in a journal of the file system's own. Over blocks that were written before, the same sync takes two thirds of the
-//! time and of the processor. So zeros are written ahead, in steps, and what follows goes over them.
+//! in a journal of the file system's own. Over blocks that were written before, the same sync takes half of the
+//! time and two thirds of the processor. So zeros are written ahead, in steps, and what follows goes over them.
 //!
 //! The journal is the engine's below, and what is done to it here cannot change what it says: zeros are written only
 //! where it reads as zeros, by the thread that alone writes to it.
