@@ -30,6 +30,13 @@ pub struct Request {
     pub reply: ReplyTo,
 }
 
+/// A command at a door: it belongs to one source.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WayIn {
+    pub door: &'static str,
+    pub command: String,
+}
+
 struct Queue {
     /// What the source serves, to recognize it when it comes back.
     commands: Vec<String>,
@@ -84,6 +91,17 @@ impl Intake {
     pub async fn serve(&self, door: &'static str, commands: &[String]) -> Result<Requests, Taken> {
         let queue = self.queue(door, commands)?;
         Ok(Requests(Arc::clone(&queue.receiver).lock_owned().await))
+    }
+
+    /// Gives up every other command, and tells those who wait for one: what nobody will come back for would be waited for
+    /// in vain.
+    pub(crate) fn keep_only(&self, served: &[WayIn]) {
+        let mut doors = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        for (door, routes) in doors.iter_mut() {
+            let is_served =
+                |command: &str| served.iter().any(|way| way.door == *door && way.command == command);
+            routes.retain(|command, _| is_served(command));
+        }
     }
 
     fn queue(&self, door: &'static str, commands: &[String]) -> Result<Arc<Queue>, Taken> {
@@ -183,5 +201,21 @@ mod tests {
         let waiting = intake.send("ws", "a", record("1")).await.unwrap();
         let _second = intake.serve("ws", &names(&["a"])).await.unwrap();
         assert!(waiting.await.is_err(), "given up with the queue that nobody serves");
+    }
+
+    #[tokio::test]
+    async fn what_nobody_comes_back_for_is_given_up() {
+        let intake = Intake::default();
+        let served = intake.serve("ws", &names(&["a"])).await.unwrap();
+        for command in ["a", "b"] {
+            drop(intake.serve("rest", &names(&[command])).await.unwrap());
+        }
+        let waiting = intake.send("rest", "a", record("1")).await.unwrap();
+        let kept = |door, command: &str| WayIn { door, command: command.to_owned() };
+        intake.keep_only(&[kept("ws", "a"), kept("rest", "b")]);
+        assert!(waiting.await.is_err(), "whoever waits is told");
+        assert!(!intake.is_served("rest", "a"));
+        assert!(intake.is_served("rest", "b") && intake.is_served("ws", "a"));
+        drop(served);
     }
 }

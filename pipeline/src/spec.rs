@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::config::BatchLimits;
 use crate::derived::Derived;
+use crate::intake::WayIn;
 use crate::services::Services;
 use crate::stage::{Source, Stage};
 
@@ -213,6 +214,8 @@ pub struct Built {
     pub derives: Option<Arc<dyn Derived>>,
     /// The dead-letter queue that a source reads to its end; letters of the same pipeline must not go there.
     pub drains: Option<String>,
+    /// What a source takes from outside.
+    pub serves: Vec<WayIn>,
 }
 
 impl Built {
@@ -236,6 +239,7 @@ impl Built {
             in_order: false,
             derives: None,
             drains: None,
+            serves: Vec::new(),
         }
     }
 
@@ -297,6 +301,13 @@ impl Built {
     #[must_use]
     pub fn drains(mut self, queue: impl Into<String>) -> Self {
         self.drains = Some(queue.into());
+        self
+    }
+
+    /// Declares the commands that a source takes at a door.
+    #[must_use]
+    pub fn serves(mut self, door: &'static str, commands: &[String]) -> Self {
+        self.serves = commands.iter().map(|command| WayIn { door, command: command.clone() }).collect();
         self
     }
 }

@@ -179,7 +179,9 @@ pub trait Source: Send {
     fn identity(&self) -> String;
 
     /// Whose positions they are, for stages that keep which records they have taken. Sources that give the same record
-    /// at the same position, such as a group and somebody who reads a range of the same log, say the same here.
+    /// at the same position, such as a group and somebody who reads a range of the same log, say the same here. One that
+    /// goes on to something else, as to the next file, says so with the first batch of that, and its positions may begin
+    /// again.
     fn origin(&self) -> String {
         self.identity()
     }

@@ -47,7 +47,8 @@ pub(crate) fn build(
         return Err(problems);
     }
     let intake = context.services.get::<Intake>();
-    Ok(Built::source(Ingest { door, commands, intake, requests: None }))
+    let served = commands.clone();
+    Ok(Built::source(Ingest { door, commands, intake, requests: None }).serves(door, &served))
 }
 
 /// Reads what clients ask for; the end of the pipeline is the client's answer.

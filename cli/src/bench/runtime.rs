@@ -289,6 +289,7 @@ fn topology(stages: Vec<StageNode>) -> Topology {
         plane: Plane::Derived,
         reply_after: None,
         stages,
+        serves: Vec::new(),
         entry: Arc::new(entry),
     }
 }

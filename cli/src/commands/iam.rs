@@ -178,6 +178,7 @@ mod tests {
             plane: Plane::Durability,
             reply_after: None,
             stages,
+            serves: Vec::new(),
             entry: Arc::new(entry),
         }
     }

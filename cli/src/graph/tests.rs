@@ -54,7 +54,8 @@ fn access(level: Level, mode: Mode, name: &str) -> Access {
 fn topology(name: &str, plane: Plane, stages: Vec<StageNode>) -> Topology {
     let entry: PipelineEntry =
         serde_json::from_value(serde_json::json!({"name": name, "stage": []})).unwrap();
-    Topology { name: Arc::from(name), plane, reply_after: None, stages, entry: Arc::new(entry) }
+    let (name, entry) = (Arc::from(name), Arc::new(entry));
+    Topology { name, plane, reply_after: None, stages, serves: Vec::new(), entry }
 }
 
 pub(super) fn pipelines() -> Vec<Topology> {

@@ -48,6 +48,11 @@ pub fn changes(old: &[Topology], new: &[Topology]) -> Vec<Change> {
     kept.chain(removed).collect()
 }
 
+/// Whether a pipeline goes on as it is.
+pub(crate) fn is_same(old: &Topology, new: &Topology) -> bool {
+    compare(old, new) == ChangeKind::Unchanged
+}
+
 fn compare(old: &Topology, new: &Topology) -> ChangeKind {
     let mut what = Vec::new();
     if old.plane != new.plane {

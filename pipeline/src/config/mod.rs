@@ -30,11 +30,13 @@ mod suggest;
 pub mod topology;
 mod tree;
 mod walk;
+mod ways_in;
 mod wiring;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use changes::is_same;
 pub use changes::{Change, ChangeKind, changes};
 pub use diagnostic::{Diagnostic, Diagnostics, Origin, Severity, Snippet};
 pub use entry::{BatchLimits, OnError, PipelineEntry, Plane, RetryPolicy, StageEntry};

@@ -13,13 +13,14 @@ use super::source::Spot;
 use super::suggest::quote;
 use super::topology::{Policy, StageNode, Topology};
 use super::tree::Node;
+use super::ways_in::WaysIn;
 use super::wiring::{self, Link};
 use crate::spec::Preferences;
 
 /// Checks every pipeline and returns those without errors.
 pub(super) fn check_all(node: &Node, check: &mut Check<'_>) -> Vec<Topology> {
     let mut names: BTreeMap<&str, &Spot> = BTreeMap::new();
-    let (mut topologies, mut followers) = (Vec::new(), Followers::default());
+    let (mut topologies, mut followers, mut ways_in) = (Vec::new(), Followers::default(), WaysIn::default());
     for (index, node) in node.elements().iter().enumerate() {
         let before = check.report.errors();
         let draft = Draft::read(node, index, check);
@@ -28,6 +29,7 @@ pub(super) fn check_all(node: &Node, check: &mut Check<'_>) -> Vec<Topology> {
         check_authority(&draft, &links, check);
         letters::check(&draft, check.report);
         followers.check(&draft, check.report);
+        ways_in.check(&draft, check.report);
         refuse_lanes(&draft, &links, check);
         if check.report.errors() == before {
             topologies.extend(topology(draft, &links, check));
@@ -117,7 +119,7 @@ fn topology(draft: Draft<'_>, links: &[Link], check: &mut Check<'_>) -> Option<T
             return None;
         }
     };
-    let mut stages = Vec::with_capacity(entry.stage.len());
+    let (mut stages, mut serves) = (Vec::with_capacity(entry.stage.len()), Vec::new());
     for (index, ((stage, entry_stage), link)) in
         draft.stages.into_iter().zip(&entry.stage).zip(links).enumerate()
     {
@@ -140,6 +142,7 @@ fn topology(draft: Draft<'_>, links: &[Link], check: &mut Check<'_>) -> Option<T
             access: built.access,
             policy,
         });
+        serves.extend(built.serves);
     }
     let reply_after =
         entry.reply_after.as_ref().and_then(|name| stages.iter().position(|s| *s.name == **name));
@@ -148,6 +151,7 @@ fn topology(draft: Draft<'_>, links: &[Link], check: &mut Check<'_>) -> Option<T
         plane: entry.plane,
         reply_after,
         stages,
+        serves,
         entry: Arc::new(entry),
     })
 }

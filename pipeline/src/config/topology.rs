@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::entry::{BatchLimits, OnError, PipelineEntry, Plane, RetryPolicy};
 use crate::batch::Output;
+use crate::intake::WayIn;
 use crate::services::Services;
 use crate::spec::{Access, BuildContext, Built, Problem, StageSpec};
 
@@ -16,6 +17,8 @@ pub struct Topology {
     pub reply_after: Option<usize>,
     /// The source, then every stage after the one it takes its input from.
     pub stages: Vec<StageNode>,
+    /// What its source takes from outside.
+    pub serves: Vec<WayIn>,
     /// As written, for comparing with another version of the file.
     pub entry: Arc<PipelineEntry>,
 }

@@ -20,31 +20,41 @@ pub(crate) struct Circuit {
 #[derive(Default)]
 struct State {
     failures_in_a_row: u32,
-    closed_until: Option<Instant>,
+    open: Option<Open>,
+}
+
+struct Open {
+    /// Nobody calls before then.
+    until: Instant,
+    /// One lane has called and knows no answer yet.
+    is_probed: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Admit {
     Call,
-    /// Not now; nothing will be admitted before then.
+    /// Not now; ask again then.
     Wait(Instant),
 }
 
 impl Circuit {
     pub(crate) fn new(policy: RetryPolicy, open: Gauge) -> Self {
-        open.set(0.0); // the last run may have ended while it was open
         Self { policy, state: Mutex::default(), open }
     }
 
     pub(crate) fn admit(&self) -> Admit {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        match state.closed_until {
+        match &mut state.open {
             None => Admit::Call,
-            Some(until) if now < until => Admit::Wait(until),
-            Some(_) => {
-                // This caller is the probe; the others wait for what it finds.
-                state.closed_until = Some(now + self.policy.circuit_pause.0);
+            // What the probe finds is good for all, and most often it is soon found.
+            Some(open) if now < open.until && open.is_probed => {
+                Admit::Wait(open.until.min(now + self.policy.initial.0))
+            }
+            Some(open) if now < open.until => Admit::Wait(open.until),
+            Some(open) => {
+                // This caller is the probe; should it never hear anything, another takes its place.
+                *open = Open { until: now + self.policy.circuit_pause.0, is_probed: true };
                 Admit::Call
             }
         }
@@ -53,7 +63,7 @@ impl Circuit {
     pub(crate) fn succeeded(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.failures_in_a_row = 0;
-        if state.closed_until.take().is_some() {
+        if state.open.take().is_some() {
             self.open.set(0.0);
         }
     }
@@ -63,9 +73,17 @@ impl Circuit {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.failures_in_a_row = state.failures_in_a_row.saturating_add(1);
         if state.failures_in_a_row >= self.policy.circuit_after.get() {
-            state.closed_until = Some(Instant::now() + self.policy.circuit_pause.0);
+            let until = Instant::now() + self.policy.circuit_pause.0;
+            state.open = Some(Open { until, is_probed: false });
             self.open.set(1.0);
         }
+    }
+}
+
+impl Drop for Circuit {
+    fn drop(&mut self) {
+        // With its run it is gone, open or not.
+        self.succeeded();
     }
 }
 
@@ -92,7 +110,14 @@ mod tests {
         assert_eq!(circuit.admit(), Admit::Wait(until));
         advance(pause.0).await;
         assert_eq!(circuit.admit(), Admit::Call, "the probe");
-        assert_eq!(circuit.admit(), Admit::Wait(until + pause.0), "everybody else");
+        let soon = until + RetryPolicy::default().initial.0;
+        assert_eq!(circuit.admit(), Admit::Wait(soon), "everybody else, for a moment");
+        advance(pause.0).await;
+        assert_eq!(circuit.admit(), Admit::Call, "another, where the first hears nothing");
+        circuit.failed();
+        assert_eq!(circuit.admit(), Admit::Wait(until + 2 * pause.0));
+        advance(pause.0).await;
+        assert_eq!(circuit.admit(), Admit::Call);
         circuit.succeeded();
         assert_eq!(circuit.admit(), Admit::Call);
     }

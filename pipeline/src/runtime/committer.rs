@@ -23,6 +23,9 @@ pub(crate) struct Committer {
     store: Arc<dyn PositionStore>,
     shared: Arc<Shared>,
     ledger: Ledger,
+    /// What was read so far, by the source's name for it. Positions are saved under this, since the source may be on
+    /// something else by then.
+    identity: String,
     unsaved: Positions,
     saved: Positions,
     due: Option<Instant>,
@@ -35,6 +38,7 @@ impl Committer {
             store: Arc::clone(&host.positions),
             shared,
             ledger: Ledger::default(),
+            identity: String::new(),
             unsaved: Positions::new(),
             saved: Positions::new(),
             due: None,
@@ -44,14 +48,15 @@ impl Committer {
 
     /// Where the source was left, if the runtime keeps that.
     pub(crate) async fn resume_at(&mut self, source: &mut dyn Source) -> Result<Positions, StageError> {
+        self.identity = source.identity();
         if source.keeps_positions() == PositionKeeping::Runtime
             && let Some(saved) = self.store.load(&self.shared.name).await?
         {
-            if saved.source == source.identity() {
+            if saved.source == self.identity {
                 self.saved = saved.positions;
             } else {
                 tracing::warn!(
-                    pipeline = %self.shared.name, was = %saved.source, now = %source.identity(),
+                    pipeline = %self.shared.name, was = %saved.source, now = %self.identity,
                     "the source has changed, kept positions are not used"
                 );
             }
@@ -61,6 +66,14 @@ impl Committer {
 
     pub(crate) fn read(&mut self, partition: Partition, acks: Arc<ReadAcks>) {
         self.ledger.push(partition, acks);
+    }
+
+    /// The source goes on with something else, such as the next file: no position so far is one of that.
+    pub(crate) fn start_over(&mut self, source: &dyn Source) {
+        self.identity = source.identity();
+        self.ledger = Ledger::default();
+        self.unsaved.clear();
+        self.saved.clear();
     }
 
     /// Partitions that are read elsewhere now: nothing more is committed for them.
@@ -149,7 +162,7 @@ impl Committer {
             PositionKeeping::Runtime => {
                 let mut positions = self.saved.clone();
                 positions.extend(self.unsaved.clone());
-                let saved = SavedPositions { source: source.identity(), positions };
+                let saved = SavedPositions { source: self.identity.clone(), positions };
                 self.store.save(&self.shared.name, &saved).await?;
                 self.saved = saved.positions;
             }

@@ -12,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Host;
 use super::supervisor::{Shared, supervise};
-use crate::config::Topology;
+use crate::config::{Topology, is_same};
 use crate::health::PipelineHealth;
+use crate::intake::{Intake, WayIn};
 use crate::ledger::Progress;
 use crate::tap::TapRecord;
 
@@ -58,6 +59,7 @@ impl Runtime {
     /// others are drained first, and a changed one starts where its predecessor left off.
     pub async fn apply(&self, wanted: Vec<Topology>) -> ReloadReport {
         let _one_at_a_time = self.changing.lock().await;
+        let served: Vec<WayIn> = wanted.iter().flat_map(|topology| topology.serves.clone()).collect();
         let mut report = ReloadReport::default();
         let mut leaving = Vec::new();
         let mut starting = Vec::new();
@@ -68,7 +70,7 @@ impl Runtime {
                 let name = topology.name.to_string();
                 gone.remove(&topology.name);
                 match running.get_mut(&topology.name) {
-                    Some(same) if same.topology.entry == topology.entry => report.unchanged.push(name),
+                    Some(same) if is_same(&same.topology, &topology) => report.unchanged.push(name),
                     Some(old) => {
                         report.restarted.push(name);
                         starting.push((topology, Some(Arc::clone(&old.shared.progress))));
@@ -84,6 +86,9 @@ impl Runtime {
             report.stopped.extend(gone.iter().map(ToString::to_string));
         }
         join_all(leaving).await;
+        if let Some(intake) = self.host.services.get::<Intake>() {
+            intake.keep_only(&served);
+        }
         let mut running = self.pipelines.write().unwrap_or_else(PoisonError::into_inner);
         running.retain(|name, _| !report.stopped.iter().any(|stopped| **stopped == **name));
         if self.closed.is_cancelled() {

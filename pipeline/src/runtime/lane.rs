@@ -157,6 +157,9 @@ impl Lane {
         let expired = expire(node, &mut self.parks[index], now)?;
         self.conclude(index, expired).await?;
         self.drive().await?; // work is a stack: what waited for the expired goes first
+        if self.parks[index].due().is_none_or(|due| due > now) {
+            return Ok(()); // all of it had expired; nobody calls, so nobody asks to
+        }
         if let Admit::Wait(until) = node.circuit.admit() {
             for key in self.parks[index].due_keys(now) {
                 self.parks[index].set_due(key, until);

@@ -32,7 +32,7 @@ pub(crate) struct Reader {
     shared: Arc<Shared>,
     tap: Arc<Tap>,
     name: Arc<str>,
-    /// What the source last called itself.
+    /// Whose positions are those of the batch read last.
     origin: Arc<str>,
     retries: Retries,
     /// After a failed read: when to read again.
@@ -63,7 +63,9 @@ impl Reader {
     pub(crate) async fn open(&mut self) -> Result<(), Failure> {
         let resume =
             self.committer.resume_at(&mut *self.source).await.map_err(|error| self.failure(error))?;
-        self.source.open(&resume).await.map_err(|error| self.failure(error))
+        self.source.open(&resume).await.map_err(|error| self.failure(error))?;
+        self.origin = self.source.origin().into();
+        Ok(())
     }
 
     /// Reads until told to stop or the source ends, then until the lane has nothing parked. The lane is segment 0:
@@ -83,7 +85,7 @@ impl Reader {
                 biased;
                 () = stop.cancelled(), if end.is_none() => end = Some(ReadEnd::Stopped),
                 () = wait_until(commit_due), if commit_due.is_some() => self.commit().await?,
-                () = wait_until(due), if due.is_some() => lane.retry_due().await?,
+                () = wait_until(due), if due.is_some() => self.commit_along(lane.retry_due()).await??,
                 () = wait_until(read_after), if read_after.is_some() && end.is_none() => self.read_after = None,
                 // Nobody asks for more: only news of what is under way can change that.
                 () = shared.progress.moved(), if commit_due.is_none() || !room => self.settle(),
@@ -156,6 +158,7 @@ impl Reader {
             let origin = self.source.origin();
             if *origin != *self.origin {
                 self.origin = origin.into();
+                self.committer.start_over(&*self.source);
             }
         }
         let settled = self.committer.settled(&partition);

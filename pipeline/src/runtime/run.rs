@@ -243,14 +243,10 @@ impl Run {
             failure = first_failure(&mut self.lanes) => return Err(failure),
             () = &mut overdue => return Ok(ReadEnd::Stopped),
         };
-        let lanes = &mut self.lanes;
-        let finish = async {
-            tokio::select! {
-                finished = all_finished(lanes) => finished.map(|()| end),
-                () = &mut overdue => Ok(ReadEnd::Stopped),
-            }
-        };
-        self.reader.commit_along(finish).await?
+        tokio::select! {
+            finished = self.reader.commit_along(all_finished(&mut self.lanes)) => finished?.map(|()| end),
+            () = &mut overdue => Ok(ReadEnd::Stopped),
+        }
     }
 }
 

@@ -97,6 +97,7 @@ kind!(Generate {
     Ok(Built::source(Nothing))
 });
 kind!(Letters { queue: String } => |config| Ok(Built::source(Nothing).drains(config.queue)));
+kind!(Take { commands: Vec<String> } => |config| Ok(Built::source(Nothing).serves("rest", &config.commands)));
 kind!(Follow { table: String, group: String } => |config| {
     let following = Following(format!("{}:{}", config.group, config.table));
     Ok(Built::source(following).touches(Level::Store, Mode::Stream, config.table))
@@ -152,6 +153,7 @@ const DELIVERY: &str = "delivery";
 static GENERATE: StageSpec = StageSpec::source::<Generate>("generate", EVENT).summary("Makes records.");
 static LETTERS: StageSpec = StageSpec::source::<Letters>("letters", JSON).summary("Reads dead letters.");
 static FOLLOW: StageSpec = StageSpec::source::<Follow>("follow", JSON);
+static TAKE: StageSpec = StageSpec::source::<Take>("take", JSON);
 static FILE_SOURCE: StageSpec = StageSpec::source::<Generate>("file", JSON).summary("Reads lines.");
 static FILE_SINK: StageSpec = StageSpec::sink::<Plain>("file", Takes::Any).summary("Writes lines.");
 static GATHER: StageSpec = StageSpec::sink::<Gather>("gather", Takes::Any);
@@ -183,6 +185,7 @@ static KINDS: &[&StageSpec] = &[
     &CACHE_FILL,
     &WEBHOOK,
     &LETTERS,
+    &TAKE,
     &FOLLOW,
 ];
 

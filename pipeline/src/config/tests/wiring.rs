@@ -2,6 +2,7 @@
 
 use super::{loaded, places, refused, refused_at};
 use crate::config::Input;
+use crate::intake::WayIn;
 
 fn pipeline(stages: &str) -> String {
     format!("[[pipeline]]\nname = 'p'\nstage = [\n{stages}\n]\n")
@@ -228,4 +229,27 @@ fn letters_do_not_go_back_to_the_queue_they_are_read_from() {
     assert_eq!(refused_at(&stages("", "").replace("'p'", "'q'")).len(), 1, "the queue of its own name");
     loaded(&stages(", dead_letter = 'q2'", ""));
     loaded(&stages(", dead_letter = 'q', on_error = 'drop'", ""));
+}
+
+#[test]
+fn a_command_is_taken_by_one_pipeline() {
+    let text = "\
+[[pipeline]]
+name = 'ingest'
+stage = [{ kind = 'take', params = { commands = ['send', 'ack'] } }, { kind = 'file' }]
+[[pipeline]]
+name = 'copy'
+stage = [{ kind = 'take', params = { commands = ['rename', 'send'] } }, { kind = 'file' }]
+";
+    let expected = "\
+error: the pipeline `ingest` takes `send` from `rest` already
+ --> pipelines.toml:6:19 (pipeline.copy.stage[0])
+  |
+6 | stage = [{ kind = 'take', params = { commands = ['rename', 'send'] } }, { kind = 'file' }]
+  |                   ^^^^^^
+  = help: a command has one way in: name it in one of them only
+";
+    assert_eq!(refused(text), expected);
+    let apart = loaded(&text.replace("'rename', 'send'", "'rename'"));
+    assert_eq!(apart.topologies[1].serves, [WayIn { door: "rest", command: "rename".to_owned() }]);
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tokio::time::{Instant, sleep_until};
 
 use super::world::{Arrival, World, number_of};
 use crate::batch::{Batch, Slot};
@@ -69,6 +70,57 @@ impl Source for Numbers {
             batch.push(record, n + 1);
         }
         self.next = upto;
+        Ok(Read::Batch(batch))
+    }
+}
+
+/// So many numbers from one file and as many from the next, which it waits for, and whose positions begin again.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct FilesConfig {
+    each: u64,
+}
+
+pub(crate) struct Files {
+    each: u64,
+    next: u64,
+    second_from: Option<Instant>,
+}
+
+impl StageConfig for FilesConfig {
+    fn build(self, _: &BuildContext<'_>) -> Result<Built, Vec<Problem>> {
+        Ok(Built::source(Files { each: self.each, next: 0, second_from: None }))
+    }
+}
+
+#[async_trait]
+impl Source for Files {
+    fn identity(&self) -> String {
+        format!("file {}", if self.second_from.is_none() { 1 } else { 2 })
+    }
+
+    fn keeps_positions(&self) -> PositionKeeping {
+        PositionKeeping::Runtime
+    }
+
+    async fn open(&mut self, _: &Positions) -> Result<(), StageError> {
+        Ok(())
+    }
+
+    async fn read(&mut self, max: usize) -> Result<Read, StageError> {
+        if self.next == 2 * self.each {
+            return Ok(Read::End);
+        }
+        if self.next == self.each {
+            let from = *self.second_from.get_or_insert_with(|| Instant::now() + Duration::from_secs(1));
+            sleep_until(from).await;
+        }
+        let mut batch = ReadBatch::new(Partition::only(), max);
+        for n in self.next..self.next + self.each {
+            let mut record = Record::new(n.to_string()).with_key("0");
+            record.headers.set("run", "1");
+            batch.push(record, n % self.each + 1);
+        }
+        self.next += self.each;
         Ok(Read::Batch(batch))
     }
 }
@@ -199,7 +251,7 @@ impl Stage for Mischief {
     }
 
     async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
-        self.world.calls.fetch_add(1, Ordering::SeqCst);
+        let call = self.world.calls.fetch_add(1, Ordering::SeqCst);
         if self.config.pause_ms > 0 {
             tokio::time::sleep(Duration::from_millis(self.config.pause_ms)).await;
         }
@@ -209,6 +261,9 @@ impl Stage for Mischief {
                 batch.records().for_each(|record| self.failed(number_of(record)));
                 return Err(StageError::retry("connect", "down"));
             }
+        }
+        if self.config.act == "outage" && call < u64::from(self.config.times) {
+            return Err(StageError::retry("connect", "nobody there"));
         }
         if self.config.act == "overlap" {
             return self.look_for_overlap(batch).await;
@@ -250,6 +305,11 @@ impl StageConfig for CollectConfig {
 #[async_trait]
 impl Stage for Collect {
     async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
+        for origin in batch.origins().flatten() {
+            if origin.settled >= Some(origin.resume_at) {
+                self.world.complain(format!("{origin:?} counts as settled and is here only now"));
+            }
+        }
         let mut arrived = self.world.arrived.lock().unwrap();
         let here = arrived.entry(self.name.clone()).or_default();
         let mut seen = self.world.seen.lock().unwrap();
@@ -264,6 +324,7 @@ impl Stage for Collect {
 }
 
 pub(super) static NUMBERS: StageSpec = StageSpec::source::<NumbersConfig>("numbers", JSON);
+pub(super) static FILES: StageSpec = StageSpec::source::<FilesConfig>("files", JSON);
 pub(super) static MISCHIEF: StageSpec =
     StageSpec::transform::<MischiefConfig>("mischief", Takes::Any, Gives::Same);
 pub(super) static COLLECT: StageSpec =

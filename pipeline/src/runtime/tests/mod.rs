@@ -13,11 +13,15 @@ use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::world::{World, numbers, quick};
-use super::{Ending, RunReport, Runtime, run_to_end};
+use self::world::{World, files, numbers, quick};
+use super::{Ending, Host, RunReport, Runtime, run_to_end};
 use crate::ack::Tally;
 use crate::config::{OnError, Topology};
 use crate::health::PipelineState;
+use crate::intake::{Intake, WayIn};
+use crate::positions::SavedPositions;
+use crate::services::Services;
+use crate::stage::Partition;
 use crate::units::Span;
 
 async fn run(world: &Arc<World>, topology: &Topology) -> RunReport {
@@ -211,6 +215,46 @@ async fn what_is_read_elsewhere_by_now_is_not_committed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_next_file_has_positions_of_its_own() {
+    let world = Arc::new(World::default());
+    let topology = files(&world, 10).collect("sink").done();
+    let saved = || world.saved.lock().unwrap()["test"].clone();
+    let at_ten = |source: &str| SavedPositions {
+        source: source.to_owned(),
+        positions: [(Partition::only(), 10)].into(),
+    };
+    let between = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        saved()
+    };
+    let (report, between) = tokio::join!(run(&world, &topology), between);
+    assert_eq!(between, at_ten("file 1"), "the source is on the second already");
+    assert_eq!(saved(), at_ten("file 2"));
+    assert_eq!(finished(&report).delivered, 20);
+    assert!(world.violations.lock().unwrap().is_empty(), "{:?}", world.violations.lock().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_back_comes_back_for_every_lane() {
+    let world = Arc::new(World::default());
+    // The first call of each lane fails, and then none.
+    let outage = json!({"act": "outage", "every": 1, "at": 0, "times": 8, "pause_ms": 50});
+    let topology = numbers(&world, 800, 80, 10)
+        .mischief("server", outage)
+        .with(|policy| {
+            policy.lanes = Some(8);
+            policy.retry.circuit_after = NonZeroU32::MIN;
+            policy.retry.circuit_pause = Span::secs(60);
+        })
+        .collect("sink")
+        .done();
+    let started = Instant::now();
+    assert_eq!(finished(&run(&world, &topology).await).delivered, 800);
+    let took = started.elapsed();
+    assert!(took > Duration::from_secs(60) && took < Duration::from_secs(62), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_drain_out_of_time_returns_what_is_under_way() {
     let world = Arc::new(World::default());
     let slow = json!({"act": "none", "every": 1, "at": 0, "pause_ms": 3_600_000});
@@ -319,10 +363,31 @@ async fn an_unchanged_pipeline_is_left_alone_by_a_reload() {
     let runtime = Runtime::new(world.host());
     runtime.apply(vec![topology.clone()]).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(runtime.apply(vec![topology]).await.unchanged, ["test"]);
+    let mut in_other_words = topology.clone();
+    let mut entry = (*topology.entry).clone();
+    entry.stage[1].input = Some("numbers".to_owned());
+    in_other_words.entry = Arc::new(entry);
+    for same in [topology, in_other_words] {
+        assert_eq!(runtime.apply(vec![same]).await.unchanged, ["test"]);
+    }
     assert_eq!(world.runs.load(Ordering::SeqCst), 1);
     assert_eq!(runtime.apply(Vec::new()).await.stopped, ["test"]);
     assert!(runtime.health().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_pipeline_serves_any_more_is_given_up() {
+    let (world, intake) = (Arc::new(World::default()), Intake::default());
+    let services = Services::default().with(Arc::clone(&world)).with(Arc::new(intake.clone()));
+    let runtime = Runtime::new(Host { services, ..world.host() });
+    let way = WayIn { door: "rest", command: "a".to_owned() };
+    let serving = Topology { serves: vec![way], ..busy(&world, 0) };
+    drop(intake.serve("rest", &["a".to_owned()]).await.unwrap());
+    runtime.apply(vec![serving]).await;
+    assert!(intake.is_served("rest", "a"), "its source comes back");
+    runtime.apply(vec![busy(&world, 0)]).await;
+    assert!(!intake.is_served("rest", "a"));
+    runtime.drain().await;
 }
 
 #[tokio::test(start_paused = true)]

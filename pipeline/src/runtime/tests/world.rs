@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::json;
 
-use super::kinds::{COLLECT, MISCHIEF, NUMBERS};
+use super::kinds::{COLLECT, FILES, MISCHIEF, NUMBERS};
 use crate::config::{
     BatchLimits, Input, OnError, PipelineEntry, Plane, Policy, RetryPolicy, StageEntry, StageNode, Topology,
 };
@@ -111,6 +111,7 @@ impl PositionStore for World {
             .lock()
             .unwrap()
             .get(pipeline)
+            .filter(|before| before.source == saved.source)
             .and_then(|s| s.positions.get(&Partition::only()).copied());
         if before.is_some_and(|before| before > position) {
             self.complain(format!("position went back from {before:?} to {position}"));
@@ -140,13 +141,20 @@ pub(crate) struct Build {
 }
 
 pub(crate) fn numbers(world: &Arc<World>, count: impl Into<Option<u64>>, keys: u64, chunk: usize) -> Build {
-    let params = json!({"count": count.into(), "keys": keys, "chunk": chunk});
-    let mut build = Build { stages: Vec::new(), world: Arc::clone(world) };
-    build.push("numbers", &NUMBERS, params, None);
-    build
+    Build::of(world, &NUMBERS, json!({"count": count.into(), "keys": keys, "chunk": chunk}))
+}
+
+pub(crate) fn files(world: &Arc<World>, each: u64) -> Build {
+    Build::of(world, &FILES, json!({"each": each}))
 }
 
 impl Build {
+    fn of(world: &Arc<World>, source: &'static StageSpec, params: serde_json::Value) -> Self {
+        let mut build = Self { stages: Vec::new(), world: Arc::clone(world) };
+        build.push(source.kind, source, params, None);
+        build
+    }
+
     fn push(
         &mut self,
         name: &str,
@@ -222,6 +230,7 @@ impl Build {
             plane: Plane::Derived,
             reply_after: None,
             stages: self.stages,
+            serves: Vec::new(),
             entry: Arc::new(entry),
         }
     }
