@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use courant_connectors::capability::{RestrictedLive, RestrictedStore};
 use courant_connectors::live::Live;
 use courant_connectors::model::GatewayId;
 use courant_connectors::search::Searches;
-use courant_connectors::store::ReadStore;
+use courant_connectors::store::{ReadStore, Store};
 use warp::http::HeaderMap;
 
+use crate::access;
 use crate::auth::{AuthConfig, Authenticate, Passwords, SigningKeyError, Tokens};
 use crate::commands::Commands;
 use crate::config::EdgeConfig;
@@ -38,7 +40,7 @@ pub struct Api {
 
 /// What stands behind the protocol.
 pub struct Backing {
-    pub store: Arc<dyn ReadStore>,
+    pub store: Arc<dyn Store>,
     pub live: Arc<dyn Live>,
     pub searches: Arc<Searches>,
     pub commands: Commands,
@@ -46,7 +48,8 @@ pub struct Backing {
 }
 
 impl Api {
-    /// Reads the signing keys, or makes one in the data folder, and warns of settings that are for development.
+    /// Reads the signing keys, or makes one in the data folder, and warns of settings that are for development. Of store
+    /// and live state routes get what [`grant`](access::grant) says and no more.
     pub fn open(
         edge: EdgeConfig,
         auth: AuthConfig,
@@ -54,6 +57,8 @@ impl Api {
         backing: Backing,
     ) -> Result<Self, SigningKeyError> {
         let Backing { store, live, searches, commands, gateway } = backing;
+        let grant = Arc::new(access::grant());
+        let live: Arc<dyn Live> = Arc::new(RestrictedLive::new(live, Arc::clone(&grant)));
         let tokens = Arc::new(Tokens::open(&auth, data_dir)?);
         for risk in risks(&edge, &auth, &tokens) {
             tracing::warn!(listen = %edge.listen, "{risk}");
@@ -65,7 +70,7 @@ impl Api {
             passwords: Passwords::default(),
             edge: Arc::new(edge),
             auth: Arc::new(auth),
-            store,
+            store: Arc::new(RestrictedStore::new(store, grant)),
             live,
             searches,
             commands,

@@ -147,6 +147,7 @@ mod tests {
             request_timeout = "3s"
             allowed_origins = ["https://chat.example.com"]
             trusted_proxies = ["10.0.0.0/8"]
+            socket = { heartbeat = "20s" }
             limits = { messages = "100/min", logins = "5/15min" }
             [auth]
             require_verification = false
@@ -163,6 +164,9 @@ mod tests {
         for (wrong, said) in [
             ("[edge]\nallowed_origins = [\"*\"]", "is not an origin"),
             ("[edge.limits]\nmessages = \"many\"", "is not a rate"),
+            ("[edge.socket]\nheartbeat = \"0s\"", "`0s` is not a heartbeat"),
+            ("[edge.socket]\nheartbeat = \"1500ms\"", "write whole seconds, at least one"),
+            ("[edge.socket]\nheartbeat = \"soon\"", "is not a length of time"),
             ("[auth]\nsigning_key = []", "signing_keys"),
         ] {
             let error = loader.load_str("pipelines.toml", wrong, []).err().expect(wrong).to_string();

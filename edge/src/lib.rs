@@ -9,6 +9,7 @@
 //! The edge holds no state of its own and changes nothing itself; whatever changes something goes through a
 //! pipeline or through `Control`.
 
+mod access;
 pub mod admin;
 mod api;
 pub mod auth;
@@ -25,6 +26,7 @@ pub mod relay;
 pub mod rest;
 pub mod ws;
 
+pub use access::grant;
 pub use api::{Api, Backing};
 pub use config::EdgeConfig;
 pub use control::{

@@ -101,7 +101,8 @@ impl Deployment {
         let listening = format!("{pipelines}{}", relay(format!("listen = '127.0.0.1:{relay_port}'")));
         let ingest = Node::new(home(), &listening, &["--without-edge", "--only", layout.ingest]);
         ingest.make_tables_and_topics();
-        let worker = || Node::new(home(), &pipelines, &["--without-edge", "--only", layout.workers]);
+        // The same file: who takes no commands does not listen for them.
+        let worker = || Node::new(home(), &listening, &["--without-edge", "--only", layout.workers]);
         let workers = [worker(), worker()];
         let end = pipelines.find("[[pipeline]]").expect("the shipped file has pipelines");
         let tail = "\n[edge.limits]\nenabled = false\n";

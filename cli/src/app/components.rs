@@ -6,9 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use courant_connectors::capability::{Access, Grant, RestrictedLive, RestrictedLog, RestrictedStore};
 use courant_connectors::connections::Connected;
-use courant_connectors::log::Topic;
+use courant_connectors::live::Connections as _;
+use courant_connectors::log::{ReadLog as _, Topic};
 use courant_connectors::model::UserId;
+use courant_connectors::model::families::{CONNECTION, USER_CONNECTIONS};
 use courant_connectors::model::tables::users;
 use courant_connectors::model::topics::messages_persisted;
 use courant_edge::relay::Relay;
@@ -32,7 +35,9 @@ impl Components {
     /// Looks once, and then again and again until the last clone is gone.
     pub(super) async fn watch(connected: Option<Arc<Connected>>, relay: Option<Relay>) -> Self {
         let Some(connected) = connected else { return Self { connections: None, relay } };
-        let (found, seen) = watch::channel(look(&connected).await);
+        let asked = Asked::of(&connected);
+        drop(connected);
+        let (found, seen) = watch::channel(asked.look().await);
         tokio::spawn(async move {
             let mut every = interval(ASK_EVERY);
             every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -41,7 +46,7 @@ impl Components {
                     () = found.closed() => return,
                     _ = every.tick() => {}
                 }
-                found.send_replace(look(&connected).await);
+                found.send_replace(asked.look().await);
             }
         });
         Self { connections: Some(seen), relay }
@@ -58,16 +63,42 @@ impl Components {
     }
 }
 
-async fn look(connected: &Connected) -> Vec<Component> {
-    // Any key will do: the answer that there is no such user is an answer.
-    let nobody: UserId = "user_00000000000000000000000000".into();
-    let topic = Topic::from(messages_persisted::NAME);
-    let store = async { users::get(&*connected.store, &nobody).await.map(drop) };
-    let log = async { connected.log.watermarks(&topic).await.map(drop) };
-    let live = async { connected.live.connections_of(std::slice::from_ref(&nobody)).await.map(drop) };
-    let (store, log, live) =
-        tokio::join!(component("store", store), component("log", log), component("live", live));
-    vec![store, log, live]
+/// What asking takes of each.
+pub(super) fn grant() -> Grant {
+    Grant::nothing()
+        .table(&*users::SCHEMA.name, Access::Read)
+        .topic(messages_persisted::NAME, Access::Read)
+        .family(USER_CONNECTIONS, Access::Read)
+        .family(CONNECTION, Access::Read)
+}
+
+struct Asked {
+    store: RestrictedStore,
+    log: RestrictedLog,
+    live: RestrictedLive,
+}
+
+impl Asked {
+    fn of(connected: &Connected) -> Self {
+        let grant = Arc::new(grant());
+        Self {
+            store: RestrictedStore::new(Arc::clone(&connected.store), Arc::clone(&grant)),
+            log: RestrictedLog::new(Arc::clone(&connected.log), Arc::clone(&grant)),
+            live: RestrictedLive::new(Arc::clone(&connected.live), grant),
+        }
+    }
+
+    async fn look(&self) -> Vec<Component> {
+        // Any key will do: the answer that there is no such user is an answer.
+        let nobody: UserId = "user_00000000000000000000000000".into();
+        let topic = Topic::from(messages_persisted::NAME);
+        let store = async { users::get(&self.store, &nobody).await.map(drop) };
+        let log = async { self.log.watermarks(&topic).await.map(drop) };
+        let live = async { self.live.connections_of(std::slice::from_ref(&nobody)).await.map(drop) };
+        let (store, log, live) =
+            tokio::join!(component("store", store), component("log", log), component("live", live));
+        vec![store, log, live]
+    }
 }
 
 async fn component<E: std::fmt::Display>(

@@ -110,6 +110,14 @@ impl App {
         self.stop.cancelled().await;
     }
 
+    /// Whether other processes' commands can be carried out here. A process that was told to run pipelines of which none
+    /// takes any leaves them to the others that have its file.
+    pub(super) fn takes_commands(&self, loaded: &Loaded) -> bool {
+        let mut runs =
+            loaded.topologies.iter().filter(|topology| self.only.iter().any(|name| **name == *topology.name));
+        self.only.is_empty() || runs.any(|topology| !topology.serves.is_empty())
+    }
+
     fn wanted(&self, mut topologies: Vec<Topology>) -> Vec<Topology> {
         if !self.only.is_empty() {
             topologies.retain(|topology| self.only.iter().any(|name| **name == *topology.name));

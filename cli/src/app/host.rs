@@ -7,7 +7,7 @@ use courant_connectors::connections::{Connected, Connections};
 use courant_connectors::files::FileError;
 use courant_connectors::search::Searches;
 use courant_edge::EdgeConfig;
-use courant_pipeline::config::Loaded;
+use courant_pipeline::config::{Loaded, Topology};
 use courant_pipeline::intake::Intake;
 use courant_pipeline::runtime::Host;
 use courant_pipeline::{Services, clock, metrics};
@@ -36,9 +36,8 @@ fn uses_connections(loaded: &Loaded) -> bool {
     if !loaded.section::<EdgeConfig>("edge").relay.to.is_empty() {
         return true;
     }
-    let serves_clients = |kind: &str| ["ws-ingest", "rest-ingest"].contains(&kind);
-    let mut stages = loaded.topologies.iter().flat_map(|topology| &topology.stages);
-    stages.any(|stage| !stage.access.is_empty() || serves_clients(stage.spec.kind))
+    let touches_any = |topology: &Topology| topology.stages.iter().any(|stage| !stage.access.is_empty());
+    loaded.topologies.iter().any(|topology| !topology.serves.is_empty() || touches_any(topology))
 }
 
 /// Puts on disk what the embedded engine holds; the last thing a process does.

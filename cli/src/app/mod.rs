@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::bail;
+use courant_connectors::capability::Grant;
 use courant_edge::EdgeConfig;
 use courant_edge::relay::Relay;
 use courant_pipeline::config::Loaded;
@@ -36,6 +37,11 @@ use components::Components;
 use control::App;
 use data_folder::DataFolder;
 use servers::{Bound, Servers};
+
+/// What a process touches of the servers that answers clients, beside what its pipelines do.
+pub fn edge_grant() -> Grant {
+    courant_edge::grant().and(components::grant())
+}
 
 /// Runs what was loaded until it is told to stop.
 pub async fn run(file: PathBuf, loaded: Loaded, options: args::Run) -> anyhow::Result<()> {

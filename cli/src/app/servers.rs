@@ -50,9 +50,10 @@ impl Bound {
         relay: Option<Relay>,
     ) -> anyhow::Result<Servers> {
         let services = &app.runtime().host().services;
+        let takes_commands = app.takes_commands(loaded);
         let mut servers = Servers { clients: None, stop: CancellationToken::new(), tasks: JoinSet::new() };
         servers.tasks.spawn(self.admin.run(Arc::clone(app) as _, servers.stop.clone()));
-        if let Some(intake) = services.get::<Intake>() {
+        if takes_commands && let Some(intake) = services.get::<Intake>() {
             let config = loaded.section::<EdgeConfig>("edge").relay;
             if let Some(listening) = RelayServer::bind(&config, (*intake).clone()).await? {
                 servers.tasks.spawn(listening.run(servers.stop.clone()));

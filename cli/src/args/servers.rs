@@ -76,8 +76,12 @@ pub struct WantedTopics {
 #[derive(Debug, Args)]
 pub struct Iam {
     /// What a process needs that runs these.
-    #[arg(value_name = "PIPELINE", required = true)]
+    #[arg(value_name = "PIPELINE", required_unless_present = "edge")]
     pub pipelines: Vec<String>,
+    /// And what one needs that answers clients: for queries, sockets, limits and /health. Without a pipeline, what a gateway
+    /// needs.
+    #[arg(long)]
+    pub edge: bool,
     /// Only the rules of one server, as it takes them.
     #[arg(long, value_enum, conflicts_with = "json")]
     pub format: Option<IamFormat>,

@@ -13,17 +13,23 @@ use serde_json::Value;
 
 use super::{named, say};
 use crate::args::{Iam, IamFormat};
-use crate::settings;
+use crate::{app, settings};
 
 pub(super) fn run(file: &Path, options: &Iam) -> anyhow::Result<()> {
     let loaded = settings::load(file)?;
     let connections: Connections = loaded.section("connections");
-    let pipelines = named(loaded.topologies, &options.pipelines)?;
+    let pipelines = if options.pipelines.is_empty() {
+        Vec::new() // a gateway's
+    } else {
+        named(loaded.topologies, &options.pipelines)?
+    };
     let rules = Rules::of(&pipelines, &connections, options);
     if options.json {
         return say(&serde_json::to_string_pretty(&rules)?);
     }
-    let who = options.pipelines.join(", ");
+    let edge = options.edge.then_some("the edge");
+    let who: Vec<&str> = options.pipelines.iter().map(String::as_str).chain(edge).collect();
+    let who = who.join(", ");
     let Some(format) = options.format else {
         let none = || format!("`{who}` needs no access: its stages touch neither store, log nor live state");
         return say(&rules.all()?.unwrap_or_else(none));
@@ -48,11 +54,13 @@ impl Rules {
     fn of(pipelines: &[Topology], connections: &Connections, options: &Iam) -> Self {
         let stages = || pipelines.iter().flat_map(|pipeline| &pipeline.stages);
         let grant = courant_stages::backends::grant(stages().flat_map(|stage| &stage.access));
+        let grant = if options.edge { grant.and(app::edge_grant()) } else { grant };
         let groups = pipelines
             .iter()
             .flat_map(|pipeline| pipeline.stages.iter().filter_map(|stage| group(&pipeline.name, stage)));
-        let user = options.user.clone().unwrap_or_else(|| match &*options.pipelines {
-            [pipeline] => format!("courant-{pipeline}"),
+        let user = options.user.clone().unwrap_or_else(|| match (&*options.pipelines, options.edge) {
+            ([pipeline], false) => format!("courant-{pipeline}"),
+            ([], _) => "courant-edge".to_owned(),
             _ => "courant".to_owned(),
         });
         let consumer =
@@ -221,6 +229,27 @@ mod tests {
         let redis =
             "ACL SETUSER courant-ingest on resetkeys resetchannels -@all %W~user_presence:* +ping +set";
         assert_eq!(rules.redis.unwrap(), redis);
+    }
+
+    #[test]
+    fn a_gateway_reads_what_it_answers_from_and_writes_down_its_sockets() {
+        let said = |rules: &Rules| rules.iam.as_ref().unwrap().to_string();
+        let gateway = rules(&[], json!({}), &["--edge"]);
+        let iam = said(&gateway);
+        for read in ["table/messages\"", "table/delivery_state\"", "index/user_chats-index\""] {
+            assert!(iam.contains(read), "{read}: {iam}");
+        }
+        assert!(!iam.contains("idempotency_keys") && !iam.contains("PutItem"), "{iam}");
+        assert_eq!(gateway.kafka.len(), 1, "to see that the log answers: {:?}", gateway.kafka);
+        let redis = gateway.redis.as_ref().unwrap();
+        for told in ["courant-edge", "~rate:*", "~connection:*", "&sessions:revoked", "+subscribe"] {
+            assert!(redis.contains(told), "{told}: {redis}");
+        }
+        assert!(!redis.contains("publish"), "{redis}");
+        let reading = pipeline("p", vec![stage(json!({}), &[(Level::Store, Mode::Write, "messages")])]);
+        let both = rules(&[reading], json!({}), &["--edge"]);
+        assert!(said(&both).contains("PutItem") && said(&both).contains("table/users\""), "{}", said(&both));
+        assert!(both.redis.unwrap().starts_with("ACL SETUSER courant on"));
     }
 
     #[test]

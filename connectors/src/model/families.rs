@@ -25,6 +25,9 @@ pub const GATEWAY_CONNECTIONS: &str = "gateway_connections";
 pub const CHAT_MEMBERS: &str = "chat_members";
 pub const USER_PRESENCE: &str = "user_presence";
 pub const RATE: &str = "rate";
+pub const DELIVER: &str = "deliver";
+pub const REVOKED: &str = "revoked";
+pub const INVALIDATED: &str = "invalidated";
 
 /// Every family of the product.
 pub static FAMILIES: [Family; 9] = [
@@ -34,9 +37,9 @@ pub static FAMILIES: [Family; 9] = [
     keys(CHAT_MEMBERS, "chat_members:*", "who is in a chat, as the store said lately"),
     keys(USER_PRESENCE, "user_presence:*", "whether a user is there"),
     keys(RATE, "rate:*", "counts within a window of time, for limits"),
-    channels("deliver", "gateway:*:deliver", "deliveries for the sockets of one gateway"),
-    channels("revoked", "sessions:revoked", "sessions that have ended, for every gateway"),
-    channels("invalidated", "members:invalidated", "chats whose members changed, for every process"),
+    channels(DELIVER, "gateway:*:deliver", "deliveries for the sockets of one gateway"),
+    channels(REVOKED, "sessions:revoked", "sessions that have ended, for every gateway"),
+    channels(INVALIDATED, "members:invalidated", "chats whose members changed, for every process"),
 ];
 
 const fn channels(name: &'static str, pattern: &'static str, holds: &'static str) -> Family {

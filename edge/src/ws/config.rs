@@ -1,6 +1,7 @@
 //! The `[edge.socket]` table; its doc comments are the user's documentation.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use courant_pipeline::units::{Size, Span};
 use schemars::JsonSchema;
@@ -10,8 +11,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SocketConfig {
-    /// How often clients say that they are there; after two intervals without a word a socket is closed (4408).
-    pub heartbeat: Span,
+    /// How often clients say that they are there, in whole seconds; after two intervals without a word a socket is closed
+    /// (4408).
+    pub heartbeat: Heartbeat,
     /// Sockets of this process; further ones are refused with `UNAVAILABLE`. Keep it below `edge.max_connections`, which
     /// counts them too, so that requests and health checks are still answered when all sockets are taken.
     pub max_sockets: NonZeroU32,
@@ -44,7 +46,7 @@ impl Default for SocketConfig {
     fn default() -> Self {
         Self {
             // Live state forgets a connection after twice this.
-            heartbeat: Span::secs(30),
+            heartbeat: Heartbeat(Span::secs(30)),
             max_sockets: number(9000),
             // A few tabs of a browser, and those that are not yet known to be gone.
             max_per_device: number(8),
@@ -58,5 +60,34 @@ impl Default for SocketConfig {
             drain_timeout: Span::secs(5),
             reconnect_within: Span::secs(10),
         }
+    }
+}
+
+/// Whole seconds, one at least: clients are told a number of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(try_from = "Span", into = "Span")]
+#[schemars(inline)]
+pub struct Heartbeat(Span);
+
+impl Heartbeat {
+    pub(super) fn interval(self) -> Duration {
+        self.0.0
+    }
+}
+
+impl TryFrom<Span> for Heartbeat {
+    type Error = String;
+
+    fn try_from(span: Span) -> Result<Self, String> {
+        if span.0.is_zero() || span.0.subsec_nanos() > 0 {
+            return Err(format!("`{span}` is not a heartbeat; write whole seconds, at least one"));
+        }
+        Ok(Self(span))
+    }
+}
+
+impl From<Heartbeat> for Span {
+    fn from(heartbeat: Heartbeat) -> Self {
+        heartbeat.0
     }
 }

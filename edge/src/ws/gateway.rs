@@ -176,7 +176,7 @@ impl Shared {
             connection_id: connection.id.as_str(),
             user_id: connection.user.as_str(),
             device_id: connection.device.as_str(),
-            heartbeat_seconds: self.config.heartbeat.0.as_secs().max(1),
+            heartbeat_seconds: self.config.heartbeat.interval().as_secs(),
             server_time: Timestamp::from(connection.connected_at),
         })
     }

@@ -195,6 +195,8 @@ impl Socket {
                 has_more: has_more || !rest.is_empty(),
             });
             self.say_when_room(frame).await?;
+            // Whoever takes something is there; what they say is not read meanwhile.
+            self.peer().heard(self.shared().ticks.now());
             if rest.is_empty() {
                 return Ok(());
             }

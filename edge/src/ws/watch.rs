@@ -25,7 +25,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
 fn look(shared: &Shared) {
     let now = shared.ticks.now();
     let (silence, stall) =
-        (ticks::of(shared.config.heartbeat.0 * 2), ticks::of(shared.config.write_timeout.0));
+        (ticks::of(shared.config.heartbeat.interval() * 2), ticks::of(shared.config.write_timeout.0));
     let (peers, mut wakers) = (shared.registry.read(), Wakers::default());
     for peer in peers.all() {
         if peer.outbox.stalled_since().is_some_and(|since| now.saturating_sub(since) > stall) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use courant_connectors::live::Connections;
 use courant_connectors::model::tables::sessions::revoke;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::Instant;
 
 use super::*;
@@ -231,6 +231,38 @@ async fn a_slow_reader_is_closed_and_others_hear_everything() {
     };
     assert_eq!(heard.load(Ordering::Relaxed) as u64, published, "the quick one missed nothing");
     assert_eq!(closed(&mut slow).await, Some(4504));
+}
+
+/// Its heartbeats are not read meanwhile, so that it takes something has to do.
+#[tokio::test]
+async fn a_slow_reader_is_not_silent_while_it_is_answered() {
+    let heartbeat = courant_pipeline::units::Span::secs(1).try_into().unwrap();
+    let world = world_with(SocketConfig { heartbeat, ..SocketConfig::default() }).await;
+    world.join("chat_1", "user_1").await;
+    // More than is read below and waits in the kernel.
+    world.store_messages("chat_1", 1..=1000, &"x".repeat(36_000)).await;
+    world.sign_in("user_1", "sess_1").await;
+    let socket = TcpSocket::new_v4().unwrap();
+    // The kernel would take everything for the reader otherwise.
+    socket.set_recv_buffer_size(256 << 10).unwrap();
+    let mut stream = socket.connect(world.address).await.unwrap();
+    stream.write_all(upgrade_request("user_1/sess_1").as_bytes()).await.unwrap();
+    world.until_sockets(1).await;
+    let peer = world.gateway.shared().registry.read().all().next().cloned().unwrap();
+    let asked = br#"{"type":"sync_request","chat_id":"chat_1","last_acked_sequence":0,"limit":1000}"#;
+    // The head of a masked text frame that is short.
+    stream.write_all(&[0x81, 0x80 | u8::try_from(asked.len()).unwrap(), 0, 0, 0, 0]).await.unwrap();
+    stream.write_all(asked).await.unwrap();
+    let (began, mut buffer) = (Instant::now(), vec![0; 32 << 10]);
+    // Two heartbeats, how late a look may be, and a second to spare.
+    while began.elapsed() < Duration::from_secs(4) {
+        let read = timeout(LIMIT, stream.read(&mut buffer)).await.expect("more comes").unwrap();
+        assert!(read > 0, "it is cut off");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(peer.outbox.is_open(), "it is closed");
+    // Else everything was answered before it could be silent.
+    until(async || peer.outbox.waiting_bytes() > 0).await;
 }
 
 /// A client that takes nothing at all does not hold its socket for ever.
