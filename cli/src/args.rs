@@ -23,6 +23,7 @@ pub use servers::{Iam, IamFormat, Tables, Topics, WantedTables, WantedTopics};
 pub use verify::{ListFormat, Verify};
 
 use crate::graph;
+use crate::settings::DEFAULT_FILE;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -51,7 +52,7 @@ pub struct Cli {
         long,
         global = true,
         env = "COURANT_CONFIG",
-        default_value = "pipelines.toml",
+        default_value = DEFAULT_FILE,
         value_name = "FILE"
     )]
     pub config: PathBuf,
@@ -100,7 +101,7 @@ pub enum Command {
     Topics(Topics),
     /// Print the access that pipelines need: an IAM policy, Kafka ACLs, a Redis ACL.
     ///
-    /// Made of what their stages declare, and nothing more. Names, region and table prefix are those of
+    /// Made of what their stages declare, and nothing more; a process that answers clients needs --edge beside it. Names, region and table prefix are those of
     /// `[connections]`; what is not known there is left for you to fill in.
     Iam(Iam),
     /// Look after the folder of the embedded engine: what it takes, backups, checks.
@@ -230,8 +231,15 @@ pub struct Top {
     #[arg(long)]
     pub once: bool,
     /// Time between two looks.
-    #[arg(long, default_value = "1s", value_name = "TIME")]
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = above_zero)]
     pub every: Span,
+}
+
+fn above_zero(text: &str) -> Result<Span, String> {
+    match text.parse::<Span>() {
+        Ok(Span(time)) if time.is_zero() => Err("write a time above zero, such as \"1s\"".to_owned()),
+        parsed => parsed,
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -98,10 +98,12 @@ const SECTIONS: [Section; 5] = [
 
 /// Everything a file may say. Checking touches nothing: the stores it is given are not opened.
 pub fn loader() -> Loader {
+    loader_without_tests().tests(|| schemars::schema_for!(TestEntry))
+}
+
+fn loader_without_tests() -> Loader {
     let unopened = Arc::new(DeadLetterStore::unopened(RuntimeConfig::default().dead_letters()));
-    Loader::new(courant_stages::registry(), Services::default().with(unopened))
-        .sections(&SECTIONS)
-        .tests(|| schemars::schema_for!(TestEntry))
+    Loader::new(courant_stages::registry(), Services::default().with(unopened)).sections(&SECTIONS)
 }
 
 /// The process's variables. What is not UTF-8 is shown with replacement characters, and refused where it matters:
@@ -147,10 +149,29 @@ pub fn style() -> Style {
     }
 }
 
+/// The file that is meant when none is named.
+pub const DEFAULT_FILE: &str = "pipelines.toml";
+
+/// Whether there is a file. In a folder without one the defaults hold. One that was named must be there: the defaults
+/// would be about another folder than the one that is meant.
+pub fn is_there(file: &Path) -> Result<bool, Exit> {
+    let is_there = file.exists();
+    if !is_there && file != Path::new(DEFAULT_FILE) {
+        eprintln!(
+            "error: there is no `{}`; look at --config, or at COURANT_CONFIG if that names it",
+            file.display()
+        );
+        return Err(Exit::BadConfiguration);
+    }
+    Ok(is_there)
+}
+
 /// The `[runtime]` table, for commands that talk to a running process. Such a process goes on when its file is broken,
-/// and must stay reachable: if the file as a whole is wrong, its `[runtime]` table has to do, or else the defaults.
+/// and must stay reachable: if the file as a whole is wrong, its `[runtime]` table has to do, or else the defaults. Tests
+/// are not looked at.
 pub fn runtime_config(file: &Path) -> Result<RuntimeConfig, Exit> {
-    let loader = loader();
+    let is_there = is_there(file)?;
+    let loader = loader_without_tests();
     let wrong = match loader.load(file, environment()) {
         Ok(loaded) => return Ok(loaded.section("runtime")),
         Err(wrong) => wrong,
@@ -158,14 +179,18 @@ pub fn runtime_config(file: &Path) -> Result<RuntimeConfig, Exit> {
     let table = runtime_table(file).unwrap_or_default();
     match loader.load_str(&file.to_string_lossy(), &table, environment()) {
         Ok(loaded) => {
-            if file.exists() {
+            let runtime: RuntimeConfig = loaded.section("runtime");
+            if is_there {
                 eprintln!(
-                    "note: `{}` is wrong ({}); `courant check` shows how",
+                    "note: `{}` is wrong ({}); `courant check` shows how. Its data folder is taken to be `{}`, \
+                     and its admin socket `{}`",
                     file.display(),
-                    summary(wrong.errors(), 0)
+                    summary(wrong.errors(), 0),
+                    runtime.data_dir.display(),
+                    runtime.admin_socket().display()
                 );
             }
-            Ok(loaded.section("runtime"))
+            Ok(runtime)
         }
         Err(wrong) => {
             eprintln!("{}", wrong.render(style()));

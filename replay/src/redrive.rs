@@ -42,6 +42,8 @@ pub enum RedriveError {
     File(#[from] FileError),
     #[error("queue `{queue}` has no letter {}; `courant dead-letters list {queue}` shows what it has", .ids.join(", "))]
     UnknownLetters { queue: String, ids: Vec<String> },
+    #[error("there is no queue `{queue}`; {}", waiting_in(.waiting))]
+    UnknownQueue { queue: String, waiting: Vec<String> },
     #[error(
         "letters of queue `{queue}` come from pipeline `{pipeline}`, which is not in the configuration; bring it back or discard them"
     )]
@@ -61,6 +63,14 @@ pub enum RedriveError {
     Stopped { done: u64 },
 }
 
+/// `letters wait in: p, q`.
+fn waiting_in(queues: &[String]) -> String {
+    match queues {
+        [] => "no letters wait in any".to_owned(),
+        queues => format!("letters wait in: {}", queues.join(", ")),
+    }
+}
+
 /// How many letters come from each stage of each pipeline.
 type Groups = BTreeMap<(String, String), u64>;
 
@@ -73,6 +83,9 @@ pub async fn redrive(
 ) -> Result<Redriven, RedriveError> {
     let store = host.services.get::<DeadLetterStore>().ok_or(RedriveError::NoStore)?;
     let groups = survey(store.journal(), request).await?;
+    if groups.is_empty() {
+        check_known(store.journal(), topologies, &request.queue).await?;
+    }
     let runs = groups
         .iter()
         .map(|((pipeline, stage), letters)| plan(topologies, request, pipeline, stage, *letters))
@@ -114,6 +127,23 @@ async fn survey(journal: &DeadLetterJournal, request: &Request) -> Result<Groups
     }
     let ids = request.ids.iter().filter(|id| missing.contains(*id)).cloned().collect();
     Err(RedriveError::UnknownLetters { queue: request.queue.clone(), ids })
+}
+
+/// A queue without letters has had some, or is one that a stage names; any other is a typo.
+async fn check_known(
+    journal: &DeadLetterJournal,
+    topologies: &[Topology],
+    queue: &str,
+) -> Result<(), RedriveError> {
+    let queues = journal.queues().await?;
+    let mut stages = topologies.iter().flat_map(|topology| &topology.stages);
+    if stages.any(|stage| *stage.policy.dead_letter_queue == *queue)
+        || queues.iter().any(|depth| depth.queue == queue)
+    {
+        return Ok(());
+    }
+    let waiting = queues.into_iter().filter(|depth| depth.pending > 0).map(|depth| depth.queue).collect();
+    Err(RedriveError::UnknownQueue { queue: queue.to_owned(), waiting })
 }
 
 /// The pipeline's stages from the one that gave up, reading the letters.

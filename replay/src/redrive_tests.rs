@@ -115,3 +115,24 @@ async fn a_stopped_redrive_says_so_and_leaves_the_rest() {
     assert!(error.contains("stopped after 0 letters"), "{error}");
     assert_eq!(journal.list(Some("p"), 9).await.unwrap().len(), 3);
 }
+
+#[tokio::test]
+async fn an_unknown_queue_is_a_mistake_and_an_empty_one_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = host(folder.path()).await;
+    let (journal, topologies) = (journal(&host), topologies(&host));
+    let stop = CancellationToken::new();
+    let redriven = async |queue: &str| redrive(&topologies, &host, &all_of(queue), &stop).await;
+    assert_eq!(redriven("p").await.unwrap(), Redriven::default(), "a stage names it");
+    let error = redriven("typo").await.unwrap_err().to_string();
+    assert_eq!(error, "there is no queue `typo`; no letters wait in any");
+
+    let ids = journal.append("other", vec![letter("1")]).await.unwrap();
+    journal.append("p", vec![letter("1")]).await.unwrap();
+    let error = redriven("typo").await.unwrap_err().to_string();
+    assert_eq!(error, "there is no queue `typo`; letters wait in: other, p");
+    journal.settle("other", ids).await.unwrap();
+    assert_eq!(redriven("other").await.unwrap(), Redriven::default(), "it has had letters");
+    let error = redriven("typo").await.unwrap_err().to_string();
+    assert!(error.ends_with("letters wait in: p"), "{error}");
+}

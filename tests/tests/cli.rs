@@ -39,6 +39,8 @@ fn a_wrong_command_line_is_2() {
         let said = home.run(wrong).refused(2);
         assert!(said.starts_with("error: "), "{wrong:?}: {said}");
     }
+    let said = home.run(&["top", "--every", "0s"]).refused(2);
+    assert!(said.contains("write a time above zero"), "{said}");
 }
 
 #[test]
@@ -78,10 +80,49 @@ fn commands_for_a_running_process_find_it_although_its_file_is_broken() {
     let mut process = home.start(&[]);
     home.configure("[[pipeline");
     let ended = home.run(&["top", "--once", "--every", "10ms"]);
-    assert!(ended.stderr.contains("`courant check` shows how"), "{}", ended.stderr);
+    for told in ["`courant check` shows how", "folder is taken to be `data`", "socket `data/admin.sock`"] {
+        assert!(ended.stderr.contains(told), "{}", ended.stderr);
+    }
     assert!(ended.ok().contains("blackhole"));
     home.run(&["stop"]).ok();
     assert_eq!(process.wait(LIMIT), Some(0));
+    home.replace_config("runtime = { data_dir = 'elsewhere' }\n[[pipelin]]\n");
+    let said = home.run(&["reload"]).refused(5);
+    assert!(said.contains("taken to be `elsewhere`, and its admin socket `elsewhere/admin.sock`"), "{said}");
+}
+
+#[test]
+fn commands_for_a_running_process_leave_its_tests_alone() {
+    let home = home!().with(PIPELINE);
+    let mut process = home.start(&[]);
+    home.write("pipelines.test.toml", "[[test");
+    let ended = home.run(&["top", "--once", "--every", "10ms"]);
+    assert_eq!(ended.stderr, "");
+    assert!(ended.ok().contains("blackhole"));
+    home.configure("[[pipeline");
+    home.run(&["dead-letters", "list"]).ok();
+    home.run(&["stop"]).ok();
+    assert_eq!(process.wait(LIMIT), Some(0));
+}
+
+#[test]
+fn a_file_that_is_named_must_be_there() {
+    let home = home!();
+    for command in [
+        &["stop"][..],
+        &["top", "--once"],
+        &["tap", "p", "generate"],
+        &["dead-letters", "list"],
+        &["dead-letters", "discard", "p", "dl_1"],
+        &["positions", "forget", "p"],
+        &["data", "restore", "copy"],
+    ] {
+        let said = home.run(&[&["-c", "other.toml"], command].concat()).refused(3);
+        assert!(said.contains("there is no `other.toml`"), "{command:?}: {said}");
+    }
+    // Without any file the defaults hold.
+    home.run(&["stop"]).refused(5);
+    assert_eq!(home.run(&["dead-letters", "list"]).ok(), "no dead letters\n");
 }
 
 /// Whether `courant run` fails with 1, telling why.

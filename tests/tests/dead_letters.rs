@@ -131,8 +131,11 @@ fn letters_run_again_without_a_process() {
     home.configure(&pipeline("p", RIGHT, ""));
     assert_eq!(home.run(&["dead-letters", "redrive", "p"]).ok(), AGAIN);
     check_redriven(&home, &before);
+    let said = home.run(&["dead-letters", "redrive", "q"]).refused(1);
+    assert!(said.contains("there is no queue `q`; letters wait in: p"), "{said}");
+    home.run(&["dead-letters", "discard", "p", ids(&home.letters("p"))[0]]).ok();
     let nothing = "0 redriven: 0 delivered, 0 dropped, 0 dead-lettered again, 0 failed\n";
-    assert_eq!(home.run(&["dead-letters", "redrive", "q"]).ok(), nothing);
+    assert_eq!(home.run(&["dead-letters", "redrive", "p"]).ok(), nothing);
 }
 
 #[test]

@@ -102,6 +102,9 @@ fn blocks_are_found_and_wrong_ones_are_seen() {
     assert!(wrong("[[pipeline]]\nname = 'p'\nstage = [{ kind = 'stdot' }]\n").is_some());
 }
 
+/// A chat is tried from outside, by its clients. The README says of the examples which have no tests.
+const WITHOUT_TESTS: [&str; 4] = ["pipelines.toml", "agent.toml", "event-bus.toml", "production.toml"];
+
 #[test]
 fn every_example_is_in_order_and_its_tests_pass() {
     let examples = files_in(&repository().join("examples"), "toml");
@@ -112,10 +115,10 @@ fn every_example_is_in_order_and_its_tests_pass() {
         let checked = home.run(&["-c", name, "check"]);
         assert_eq!(checked.stderr, "", "{name} gives no warning either");
         checked.ok();
-        let text = std::fs::read_to_string(file).unwrap();
-        if text.contains("ws-ingest") || text.contains("kind = \"agent\"") {
-            continue; // a chat is tried from outside, by its clients
+        if WITHOUT_TESTS.iter().any(|untested| file.ends_with(untested)) {
+            continue;
         }
+        let text = std::fs::read_to_string(file).unwrap();
         let passed = home.run(&["-c", name, "test"]).ok();
         let pipelines = text.matches("[[pipeline]]").count();
         assert!(

@@ -105,8 +105,12 @@ fn tests_are_chosen_by_name_and_also_stand_in_a_file_beside() {
     let beside = home.run(&["test", "beside"]);
     assert_eq!(beside.code, Some(4));
     assert!(beside.stdout.contains("FAILED  beside (pipelines.test.toml:2)"), "{}", beside.stdout);
-    let said = home.run(&["test", "nothing"]).refused(1);
-    assert!(said.contains("no test to run"), "{said}");
+    let said = home.run(&["test", "duobles"]).refused(1);
+    for told in ["no test's name contains `duobles`; there are: ", "`doubles, once each`", "`beside`"] {
+        assert!(said.contains(told), "{said}");
+    }
+    let said = home!().with(PIPELINE).run(&["test", "doubles"]).refused(1);
+    assert!(said.contains("no test to run; write a `[[test]]`"), "{said}");
 }
 
 #[test]

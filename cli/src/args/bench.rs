@@ -71,7 +71,7 @@ pub struct ChatBenchOptions {
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
     /// Measure how cost grows: 1 to 1000 chats of two, then chats of 2 to 1000 members, 256 in flight.
-    #[arg(long, conflicts_with_all = ["chats", "members", "url"])]
+    #[arg(long, conflicts_with_all = ["chats", "members", "per_sender", "url"])]
     pub growth: bool,
 }
 
@@ -131,4 +131,24 @@ pub struct ConnectionBenchOptions {
     /// One JSON object a line.
     #[arg(long)]
     pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use crate::args::Cli;
+
+    #[test]
+    fn growth_has_shapes_of_its_own() {
+        let is_taken = |arguments: &[&str]| {
+            let line = ["courant", "bench", "chat"].iter().chain(arguments);
+            Cli::try_parse_from(line).is_ok()
+        };
+        assert!(is_taken(&["--growth", "--seconds", "24"]) && is_taken(&["--per-sender", "--chats", "3"]));
+        for ignored in [&["--per-sender"][..], &["--chats", "3"], &["--members", "3"], &["--url", "http://h"]]
+        {
+            assert!(!is_taken(&[&["--growth"], ignored].concat()), "{ignored:?}");
+        }
+    }
 }

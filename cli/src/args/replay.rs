@@ -7,6 +7,9 @@ use courant_pipeline::units::Span;
 use courant_replay::rebuild::{From, To};
 use courant_stages::sources::dynamo_scan;
 
+/// Actions that run no records, so that none could be slower.
+const WITHOUT_A_PACE: [&str; 6] = ["pause", "approve", "rollback", "discard", "list", "show"];
+
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Replay {
@@ -22,11 +25,11 @@ pub struct Replay {
     #[arg(long, value_name = "END", default_value = "live", conflicts_with = "action")]
     pub to: To,
     /// Records per second at the most, so that live traffic is not held up.
-    #[arg(long, value_name = "RECORDS")]
+    #[arg(long, value_name = "RECORDS", conflicts_with_all = WITHOUT_A_PACE)]
     pub rate: Option<f64>,
     /// Stand back while records of live pipelines take longer than this, such as `50ms`: those of the running process
     /// that clients wait for. It slows down to a hundred records a second, and goes on.
-    #[arg(long = "yield", value_name = "TIME")]
+    #[arg(long = "yield", value_name = "TIME", conflicts_with_all = WITHOUT_A_PACE)]
     pub yield_over: Option<Span>,
     /// End records at this stage, which would have effects that somebody sees again.
     #[arg(long, value_name = "STAGE", value_delimiter = ',', conflicts_with = "action")]
@@ -41,7 +44,7 @@ pub struct Replay {
     #[arg(long, value_name = "TIME", default_value = "10s", conflicts_with = "action")]
     pub grace: Span,
     /// Examples to show of each kind of difference.
-    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    #[arg(long, value_name = "COUNT", default_value_t = 10, conflicts_with = "action")]
     pub examples: usize,
     /// Say what it would take, and make nothing.
     #[arg(long, conflicts_with = "action")]
@@ -90,4 +93,34 @@ pub struct Table {
     /// Rows at the most.
     #[arg(short = 'n', long, default_value_t = 100)]
     pub limit: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use crate::args::Cli;
+
+    fn is_taken(arguments: &str) -> bool {
+        let line = format!("courant replay archive {arguments}");
+        Cli::try_parse_from(line.split_whitespace()).is_ok()
+    }
+
+    #[test]
+    fn what_an_action_would_ignore_is_refused() {
+        for taken in [
+            "--from scan --rate 100 --yield 50ms --examples 3",
+            "--resume --rate 100 --yield 50ms",
+            "--show --json",
+        ] {
+            assert!(is_taken(taken), "{taken}");
+        }
+        assert!(!is_taken("--resume --examples 3"));
+        for action in ["--pause", "--approve", "--rollback", "--discard gen_1", "--list", "--show=gen_1"] {
+            assert!(is_taken(action), "{action}");
+            for ignored in ["--rate 100", "--yield 50ms", "--examples 3"] {
+                assert!(!is_taken(&format!("{action} {ignored}")), "{action} {ignored}");
+            }
+        }
+    }
 }

@@ -35,13 +35,17 @@ pub(super) async fn run(file: &Path, command: Data) -> anyhow::Result<()> {
     }
 }
 
-/// The folder that is meant: the one named, the configuration's, or the default's if there is no configuration.
+/// The folder that is meant: the one named, the configuration's, or the default's if there is no configuration and none
+/// was named.
 fn named(file: &Path, folder: DataFolder) -> anyhow::Result<PathBuf> {
     if let Some(path) = folder.path {
         return Ok(path);
     }
-    let connections =
-        if file.exists() { settings::load(file)?.section("connections") } else { Connections::default() };
+    let connections = if settings::is_there(file)? {
+        settings::load(file)?.section("connections")
+    } else {
+        Connections::default()
+    };
     match connections.store {
         StoreConnection::Embedded(embedded) => Ok(embedded.engine_folder()),
         StoreConnection::DynamoDb(_) => {

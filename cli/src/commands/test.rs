@@ -12,10 +12,11 @@ use crate::{args, settings};
 pub(super) async fn run(file: &Path, options: &args::Test) -> anyhow::Result<()> {
     let loaded = settings::load(file)?;
     let wanted = |name: &str| options.name.as_ref().is_none_or(|part| name.contains(part.as_str()));
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut others) = (0, 0, Vec::new());
     for table in &loaded.tests {
         let test: testing::TestEntry = serde_json::from_value(table.value.clone())?;
         if !wanted(&test.name) {
+            others.push(format!("`{}`", test.name));
             continue;
         }
         match testing::run(&test, &loaded.topologies, options.timeout.0).await {
@@ -29,8 +30,12 @@ pub(super) async fn run(file: &Path, options: &args::Test) -> anyhow::Result<()>
             }
         }
     }
-    if passed + failed == 0 {
-        bail!("no test to run; write a `[[test]]` in the file, or in {} beside it", beside(file));
+    match &options.name {
+        _ if passed + failed > 0 => {}
+        Some(part) if !others.is_empty() => {
+            bail!("no test's name contains `{part}`; there are: {}", others.join(", "));
+        }
+        _ => bail!("no test to run; write a `[[test]]` in the file, or in {} beside it", beside(file)),
     }
     say(&format!("\n{passed} passed, {failed} failed"))?;
     if failed > 0 { Err(Exit::TestsFailed.into()) } else { Ok(()) }
