@@ -18,9 +18,11 @@ use crate::connections::span;
 use crate::log::{LogError, Result};
 
 /// Settings that carry a promise, with the promise. They cannot be given in `settings`.
-const FIXED: [(&str, &str); 15] = [
+const FIXED: [(&str, &str); 20] = [
     ("bootstrap.servers", "it is 'brokers'"),
+    ("metadata.broker.list", "it is 'brokers'"),
     ("client.id", "it is 'client_id'"),
+    ("request.timeout.ms", "it is 'request_timeout'"),
     ("session.timeout.ms", "it is 'session_timeout'"),
     ("security.protocol", "it is 'security.protocol'"),
     ("sasl.password", "secrets come from 'security.password_env' or 'security.password_file'"),
@@ -29,11 +31,14 @@ const FIXED: [(&str, &str); 15] = [
     ("enable.auto.commit", "an offset is committed when its record is done with"),
     ("enable.auto.offset.store", "an offset is committed when its record is done with"),
     ("enable.idempotence", "without it retries reorder and double records"),
+    ("transactional.id", "records are sent on their own, which a producer with transactions refuses"),
     ("acks", "an answer means that every replica in sync has the record"),
+    ("request.required.acks", "an answer means that every replica in sync has the record"),
     ("auto.offset.reset", "a missing offset is an error and not a silent jump"),
     ("partition.assignment.strategy", "partitions are handed over one by one"),
     ("partitioner", "other clients must find a key in the same partition"),
     ("message.timeout.ms", "a record that is given up would let later ones of its key overtake it"),
+    ("delivery.timeout.ms", "a record that is given up would let later ones of its key overtake it"),
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -95,6 +100,26 @@ pub enum Protocol {
     SaslSsl,
 }
 
+impl Protocol {
+    /// As librdkafka calls it.
+    const fn native(self) -> &'static str {
+        match self {
+            Self::Plaintext => "plaintext",
+            Self::Ssl => "ssl",
+            Self::SaslPlaintext => "sasl_plaintext",
+            Self::SaslSsl => "sasl_ssl",
+        }
+    }
+
+    const fn encrypts(self) -> bool {
+        matches!(self, Self::Ssl | Self::SaslSsl)
+    }
+
+    const fn authenticates(self) -> bool {
+        matches!(self, Self::SaslPlaintext | Self::SaslSsl)
+    }
+}
+
 impl KafkaConfig {
     /// The cluster at this address, everything else as usual.
     pub fn at(brokers: impl Into<String>) -> Self {
@@ -134,28 +159,45 @@ impl KafkaConfig {
 
 impl Security {
     fn apply(&self, client: &mut ClientConfig) -> Result<()> {
-        let (protocol, encrypted, authenticated) = match self.protocol {
-            Protocol::Plaintext => ("plaintext", false, false),
-            Protocol::Ssl => ("ssl", true, false),
-            Protocol::SaslPlaintext => ("sasl_plaintext", false, true),
-            Protocol::SaslSsl => ("sasl_ssl", true, true),
-        };
+        self.check_used()?;
         let mechanism = self.mechanism.as_deref().unwrap_or("PLAIN");
         let features = built_in_features(client)?;
-        if encrypted {
+        if self.protocol.encrypts() {
             require(&features, "ssl", "TLS")?;
         }
-        if authenticated {
+        if self.protocol.authenticates() {
             let feature = if mechanism.starts_with("SCRAM") { "sasl_scram" } else { "sasl_plain" };
             require(&features, feature, mechanism)?;
             client.set("sasl.mechanism", mechanism);
             client.set("sasl.username", self.username.as_deref().ok_or_else(|| missing("username"))?);
             client.set("sasl.password", self.password()?);
         }
-        client.set("security.protocol", protocol);
+        client.set("security.protocol", self.protocol.native());
         if let Some(ca_file) = &self.ca_file {
-            require(&features, "ssl", "TLS")?;
             client.set("ssl.ca.location", ca_file.to_string_lossy());
+        }
+        Ok(())
+    }
+
+    /// Refuses what would be ignored: whoever gave it believes that it protects something.
+    fn check_used(&self) -> Result<()> {
+        let for_login = [
+            ("mechanism", self.mechanism.is_some()),
+            ("username", self.username.is_some()),
+            ("password_env", self.password_env.is_some()),
+            ("password_file", self.password_file.is_some()),
+        ];
+        let given = for_login.into_iter().find(|(_, is_given)| *is_given);
+        if let Some((key, _)) = given.filter(|_| !self.protocol.authenticates()) {
+            return Err(unused(key, "'sasl-plaintext' or 'sasl-ssl'"));
+        }
+        if self.ca_file.is_some() && !self.protocol.encrypts() {
+            return Err(unused("ca_file", "'ssl' or 'sasl-ssl'"));
+        }
+        if self.password_env.is_some() && self.password_file.is_some() {
+            return Err(LogError::Invalid(
+                "Kafka's security has both 'password_env' and 'password_file'; remove one of them".to_owned(),
+            ));
         }
         Ok(())
     }
@@ -194,6 +236,12 @@ fn require(features: &str, feature: &str, wanted: &str) -> Result<()> {
 
 fn missing(key: &str) -> LogError {
     LogError::Invalid(format!("Kafka's security needs '{key}' with a sasl protocol"))
+}
+
+fn unused(key: &str, protocols: &str) -> LogError {
+    LogError::Invalid(format!(
+        "Kafka's security uses '{key}' only with protocol {protocols}; set 'protocol' to it or remove '{key}'"
+    ))
 }
 
 /// A setting that whoever runs the cluster may have chosen otherwise.
@@ -266,6 +314,23 @@ mod tests {
     }
 
     #[test]
+    fn a_promise_cannot_be_taken_back_by_another_name() {
+        let names = [
+            ("metadata.broker.list", "'brokers'"),
+            ("request.required.acks", "every replica"),
+            ("delivery.timeout.ms", "overtake"),
+            ("request.timeout.ms", "'request_timeout'"),
+            ("transactional.id", "transactions"),
+        ];
+        for (name, why) in names {
+            let mut config = KafkaConfig::at("localhost:9092");
+            config.settings.insert(name.to_owned(), "1".to_owned());
+            let error = config.client().unwrap_err().to_string();
+            assert!(error.contains(&format!("'{name}' cannot be set: ")) && error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
     fn a_password_is_read_from_its_file_and_never_shown() {
         let (_file, config) = with_password_file(Protocol::SaslPlaintext);
         assert_eq!(config.client().unwrap().get("sasl.password"), Some("hunter2"));
@@ -285,6 +350,38 @@ mod tests {
         assert!(
             config.client().unwrap_err().to_string().contains("'COURANT_TEST_NO_SUCH_VARIABLE' is not set")
         );
+    }
+
+    fn refused(security: Security) -> String {
+        let config = KafkaConfig { security, ..KafkaConfig::at("localhost:9092") };
+        config.client().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_the_protocol_would_ignore_is_refused() {
+        let (text, none) = (|| Some("x".to_owned()), Security::default);
+        let (no_login, in_the_clear) =
+            ([Protocol::Plaintext, Protocol::Ssl], [Protocol::Plaintext, Protocol::SaslPlaintext]);
+        let given = [
+            ("mechanism", no_login, Security { mechanism: text(), ..none() }),
+            ("username", no_login, Security { username: text(), ..none() }),
+            ("password_env", no_login, Security { password_env: text(), ..none() }),
+            ("password_file", no_login, Security { password_file: Some("x".into()), ..none() }),
+            ("ca_file", in_the_clear, Security { ca_file: Some("x".into()), ..none() }),
+        ];
+        for (key, protocols, security) in given {
+            for protocol in protocols {
+                let error = refused(Security { protocol, ..security.clone() });
+                assert!(error.contains(&format!("uses '{key}' only with protocol 's")), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_password_is_enough() {
+        let (_file, config) = with_password_file(Protocol::SaslPlaintext);
+        let error = refused(Security { password_env: Some("PATH".to_owned()), ..config.security });
+        assert!(error.contains("both 'password_env' and 'password_file'"), "{error}");
     }
 
     #[cfg(not(feature = "kafka-tls"))]

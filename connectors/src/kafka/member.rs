@@ -114,9 +114,11 @@ impl Member {
     ) -> Result<Self> {
         let client = Arc::new(client);
         let (end, ended) = oneshot::channel();
-        let served = Arc::clone(&client);
+        let (served, taken) = (Arc::clone(&client), Arc::clone(&partitions));
         let thread = std::thread::Builder::new().name("kafka-reader".to_owned()).spawn(move || {
             serve(&served);
+            // what came while it was being closed: each of its queues would keep the client
+            taken.close();
             drop(served);
             drop(end);
         });

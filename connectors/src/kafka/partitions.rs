@@ -134,8 +134,15 @@ impl Partitions {
         }
     }
 
+    /// A reader that closes takes no more: a queue keeps its client, and nobody would drop that any more.
     pub(super) fn add(&self, new: Vec<(TopicPartition, Held)>, announce: bool) {
         let mut table = self.table();
+        if table.closing {
+            // outside the lock: dropping a queue takes librdkafka's locks
+            drop(table);
+            drop(new);
+            return;
+        }
         if announce {
             let assigned = new
                 .iter()

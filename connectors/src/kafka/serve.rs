@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::Offset;
-use rdkafka::consumer::Consumer as _;
+use rdkafka::consumer::{CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use tokio::time::Instant;
 
@@ -20,7 +20,7 @@ const LOOK_UP: Duration = Duration::from_millis(100);
 /// How soon it notices that a holder is done; another member waits for that.
 const LOOK_UP_DURING_HANDOVER: Duration = Duration::from_millis(5);
 
-/// Between two attempts to find out where to start.
+/// Between two attempts to find out where to start, or to write it down.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 pub(super) struct Service {
@@ -40,10 +40,18 @@ struct Handover {
     deadline: Instant,
 }
 
+/// Partitions that the group begins to read at their end. Their holder is told of them when the group has that as its
+/// offset: who comes next would otherwise begin at a later end, and nobody would read what was appended in between.
+struct Beginning {
+    held: Vec<(TopicPartition, Held)>,
+    try_at: Instant,
+}
+
 impl Service {
     /// Until the reader is closed.
     pub(super) fn run(&self, client: &Arc<Client>) {
         let mut arriving: Option<Vec<TopicPartition>> = None;
+        let mut beginning = Beginning { held: Vec::new(), try_at: Instant::now() };
         let mut handover: Option<Handover> = None;
         while !self.partitions.is_closing() {
             let wait = match (&handover, &arriving) {
@@ -62,10 +70,14 @@ impl Service {
             while let Some(change) = self.changes.next() {
                 match change {
                     Change::Assign(partitions) => arriving = Some(partitions),
-                    Change::Revoke(partitions) => handover = self.revoke(client, partitions),
+                    Change::Revoke(partitions) => {
+                        beginning.held.retain(|(partition, _)| !partitions.contains(partition));
+                        handover = self.revoke(client, partitions);
+                    }
                 }
             }
-            arriving = arriving.and_then(|partitions| self.assign(client, partitions));
+            arriving = arriving.and_then(|partitions| self.assign(client, partitions, &mut beginning));
+            self.begin(client, &mut beginning);
             handover = handover.and_then(|handover| self.hand_over(client, handover));
         }
         // whoever waits for an answer to a rebalance gets it before the group is left
@@ -93,7 +105,12 @@ impl Service {
     }
 
     /// Returns the partitions if it is not known yet where to start in them.
-    fn assign(&self, client: &Arc<Client>, partitions: Vec<TopicPartition>) -> Option<Vec<TopicPartition>> {
+    fn assign(
+        &self,
+        client: &Arc<Client>,
+        partitions: Vec<TopicPartition>,
+        beginning: &mut Beginning,
+    ) -> Option<Vec<TopicPartition>> {
         // members that come early are told that there is nothing for them yet
         if client.assignment_lost() || partitions.is_empty() {
             self.answer(client.incremental_assign_at(&partitions, Offset::End));
@@ -107,8 +124,30 @@ impl Service {
                 return Some(partitions);
             }
         };
-        let mut held = Vec::with_capacity(partitions.len());
-        for (partition, marks) in partitions.into_iter().zip(marks) {
+        let held = self.hold_all(client, partitions.into_iter().zip(marks), &committed);
+        let readable =
+            |held: &Held| if held.fate == Fate::Reading { native(held.position) } else { Offset::End };
+        let list = list_of(held.iter().map(|(partition, held)| (partition, readable(held))));
+        self.answer(list.and_then(|list| client.incremental_assign(&list)));
+        let begins_at_end =
+            |(_, held): &(TopicPartition, Held)| self.start == StartAt::Latest && held.committed.is_none();
+        let (new, known): (Vec<_>, Vec<_>) = held.into_iter().partition(begins_at_end);
+        beginning.held.extend(new);
+        if !known.is_empty() {
+            self.partitions.add(known, true);
+        }
+        None
+    }
+
+    /// Those of the partitions that are there, each at its start.
+    fn hold_all(
+        &self,
+        client: &Arc<Client>,
+        partitions: impl Iterator<Item = (TopicPartition, Watermarks)>,
+        committed: &Offsets,
+    ) -> Vec<(TopicPartition, Held)> {
+        let mut held = Vec::new();
+        for (partition, marks) in partitions {
             let committed = committed.get(&partition).copied();
             let start = committed.unwrap_or(match self.start {
                 StartAt::Oldest => marks.low,
@@ -124,12 +163,27 @@ impl Service {
             }
             held.push((partition, new));
         }
-        let readable =
-            |held: &Held| if held.fate == Fate::Reading { native(held.position) } else { Offset::End };
-        let list = list_of(held.iter().map(|(partition, held)| (partition, readable(held))));
-        self.answer(list.and_then(|list| client.incremental_assign(&list)));
-        self.partitions.add(held, true);
-        None
+        held
+    }
+
+    /// After the rebalance was answered: a member that was thrown out cannot commit, and librdkafka says so only then.
+    fn begin(&self, client: &Client, beginning: &mut Beginning) {
+        // what is lost is taken away in a moment
+        if beginning.held.is_empty() || Instant::now() < beginning.try_at || client.assignment_lost() {
+            return;
+        }
+        let starts = beginning.held.iter().map(|(partition, held)| (partition, native(held.position)));
+        if let Err(error) = list_of(starts).and_then(|starts| client.commit(&starts, CommitMode::Sync)) {
+            let text = format!("cannot commit where to begin: {error}");
+            self.partitions.report(LogError::Unavailable(text));
+            beginning.try_at = Instant::now() + ASK_AGAIN;
+            return;
+        }
+        let mut begun = std::mem::take(&mut beginning.held);
+        for (_, held) in &mut begun {
+            held.committed = Some(held.position);
+        }
+        self.partitions.add(begun, true);
     }
 
     fn look_up(

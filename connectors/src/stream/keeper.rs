@@ -225,8 +225,11 @@ impl Rounds {
         let parts = trimmed.into_iter().filter(is_lost).map(|lease| (lease, Lost::Part));
         let lost: Vec<_> = gone.iter().map(|lease| (*lease, Lost::Whole)).chain(parts).collect();
         let missed = self.missed(&unseen).await?;
-        let begins =
-            (missed || !lost.is_empty()) && !group.is_scanning && self.begin_scan(group, &lost).await?;
+        let begins = (missed || !lost.is_empty()) && !group.is_scanning;
+        if begins && !self.begin_scan(group, &lost).await? {
+            // The group has changed. What was missed is found again only as long as nothing new is added.
+            return Ok(false);
+        }
         for shard in &new {
             self.leases.add(&shard.id, shard.parent.as_ref()).await?;
         }
@@ -238,15 +241,22 @@ impl Rounds {
     }
 
     async fn begin_scan(&self, group: &Group, lost: &[(&Lease, Lost)]) -> Result<bool> {
+        // The others are found again after it.
+        let begun = self.leases.begin_scan(group, &lost[..lost.len().min(LOST_AT_ONCE)]).await?;
+        if begun {
+            self.tell_lost(lost.len());
+        }
+        Ok(begun)
+    }
+
+    fn tell_lost(&self, shards: usize) {
         let StreamOptions { group: name, table, in_place_of_lost, .. } = &*self.options;
         match in_place_of_lost {
-            InPlaceOfLost::Scan => tracing::warn!(group = name, %table, shards = lost.len(),
+            InPlaceOfLost::Scan => tracing::warn!(group = name, %table, shards,
                 "changes were removed before they were read; the whole table is scanned in their place"),
-            InPlaceOfLost::Nothing => tracing::warn!(group = name, %table, shards = lost.len(),
+            InPlaceOfLost::Nothing => tracing::warn!(group = name, %table, shards,
                 "changes were removed before they were read; nothing stands in for them"),
         }
-        // The others are found again after it.
-        self.leases.begin_scan(group, &lost[..lost.len().min(LOST_AT_ONCE)]).await
     }
 
     /// Of shards that were not listed, those that cannot be read either: lists can be behind.

@@ -81,12 +81,15 @@ impl Leases {
         }
     }
 
-    /// Whether it has begun; not if the group has changed, as when another has begun one, or if somebody writes.
+    /// Whether it has begun; not if the group has changed, as when another has begun one. A store that asks to come
+    /// again is an error.
     pub(super) async fn begin_scan(&self, seen: &Group, lost: &[(&Lease, Lost)]) -> Result<bool> {
         let writes = stream_leases::begin_scan_writes(&self.group, seen, lost);
         match self.store.transact(Transaction { writes, token: None }).await {
             Ok(()) => Ok(true),
-            Err(StoreError::TransactionCanceled { .. }) => Ok(false),
+            Err(error @ StoreError::TransactionCanceled { .. }) if error.remedy() == Remedy::GiveUp => {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }

@@ -13,10 +13,10 @@ use super::super::group::Group;
 use super::super::shared::Shared;
 use super::groups::{Event, Handover, LetGo, MemberId, REVOCATION_LIMIT};
 use super::read::PartitionReaders;
+use super::topic::StoredTopic;
 use super::{read_error, settle};
 use crate::log::{
     Assigned, Consumer, Fetch, LogError, Offsets, Reader, Result, StartAt, Subscription, TopicPartition,
-    Watermarks,
 };
 use crate::store::Durability;
 
@@ -26,6 +26,8 @@ pub(super) struct Member {
     subscription: Subscription,
     id: MemberId,
     wake: Arc<Notify>,
+    /// Given to this member, and its holder was not told yet.
+    arriving: Vec<TopicPartition>,
     readers: PartitionReaders,
 }
 
@@ -38,37 +40,69 @@ impl Member {
         let (id, wake) =
             shared.groups.join(&subscription.group, subscription.topics.iter().cloned().collect());
         rebalance(&shared, &subscription.group);
-        Ok(Self { shared, committer, subscription, id, wake, readers: PartitionReaders::default() })
+        let (arriving, readers) = (Vec::new(), PartitionReaders::default());
+        Ok(Self { shared, committer, subscription, id, wake, arriving, readers })
     }
 
-    fn handle(&mut self, event: Event) -> Result<Fetch> {
+    /// What the holder is to hear of it at once.
+    fn handle(&mut self, event: Event) -> Option<Fetch> {
         match event {
             Event::Assigned(partitions) => {
-                let assigned = partitions.into_iter().map(|partition| self.start(partition));
-                Ok(Fetch::Assigned(assigned.collect::<Result<_>>()?))
+                self.arriving = partitions;
+                None
             }
             Event::Revoked(revocation) => {
                 revocation.partitions.iter().for_each(|partition| self.readers.remove(partition));
-                Ok(Fetch::Revoked(revocation))
+                Some(Fetch::Revoked(revocation))
             }
-            Event::Lost(partitions) => Ok(Fetch::Lost(partitions)),
+            Event::Lost(partitions) => Some(Fetch::Lost(partitions)),
         }
+    }
+
+    /// Begins to read what has arrived. A call that is dropped, or cannot write where it begins, is made again by the
+    /// next fetch.
+    async fn arrive(&mut self) -> Result<Fetch> {
+        let starts = self.new_starts()?;
+        if !starts.is_empty() {
+            store_offsets(&self.shared, &self.committer, &self.subscription.group, &starts, Move::Begin)
+                .await?;
+        }
+        let arriving = std::mem::take(&mut self.arriving);
+        let assigned = arriving.into_iter().map(|partition| self.start(partition));
+        Ok(Fetch::Assigned(assigned.collect::<Result<_>>()?))
+    }
+
+    /// The ends of partitions that the group begins to read there. Written before anything is read: who comes next
+    /// would otherwise begin at a later end, and nobody would read what was appended in between.
+    fn new_starts(&self) -> Result<Offsets> {
+        let mut starts = Offsets::new();
+        if self.subscription.start == StartAt::Oldest {
+            return Ok(starts);
+        }
+        for partition in &self.arriving {
+            if committed_offset(&self.shared, &self.subscription.group, partition)?.is_none() {
+                let high = self.topic_of(partition)?.watermarks(partition.partition)?.high;
+                starts.insert(partition.clone(), high);
+            }
+        }
+        Ok(starts)
     }
 
     /// Begins to read a partition where the group left off.
     fn start(&mut self, partition: TopicPartition) -> Result<Assigned> {
-        let topic = self.shared.topics().get(&partition.topic).cloned();
-        let topic = topic.ok_or_else(|| LogError::NoSuchTopic { topic: partition.topic.clone() })?;
-        let Watermarks { low, high } = topic.watermarks(partition.partition)?;
-        let committed = committed_offset(&self.shared, &self.subscription.group, &partition)?;
-        let start = match (committed, self.subscription.start) {
-            (Some(committed), _) => committed,
-            (None, StartAt::Oldest) => low,
-            (None, StartAt::Latest) => high,
+        let topic = self.topic_of(&partition)?;
+        let start = match committed_offset(&self.shared, &self.subscription.group, &partition)? {
+            Some(committed) => committed,
+            None => topic.watermarks(partition.partition)?.low,
         };
         topic.check_in_range(partition.partition, start)?;
         self.readers.add(partition.clone(), topic, start);
         Ok(Assigned { partition, start })
+    }
+
+    fn topic_of(&self, partition: &TopicPartition) -> Result<Arc<StoredTopic>> {
+        let topic = self.shared.topics().get(&partition.topic).cloned();
+        topic.ok_or_else(|| LogError::NoSuchTopic { topic: partition.topic.clone() })
     }
 }
 
@@ -102,8 +136,14 @@ async fn await_handover(shared: Arc<Shared>, group: String, handover: Handover) 
 impl Reader for Member {
     async fn fetch(&mut self, max: usize) -> Result<Fetch> {
         loop {
+            if !self.arriving.is_empty() {
+                return self.arrive().await;
+            }
             if let Some(event) = self.shared.groups.next_event(&self.subscription.group, self.id) {
-                return self.handle(event);
+                match self.handle(event) {
+                    Some(fetched) => return Ok(fetched),
+                    None => continue,
+                }
             }
             if let Some(fetched) = self.readers.fetch_now(max)? {
                 return Ok(fetched);
@@ -168,8 +208,20 @@ impl Engine {
 /// Where a group's offset may go.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Move {
+    /// From nowhere: one that has a place keeps it.
+    Begin,
     ForwardOnly,
     Anywhere,
+}
+
+impl Move {
+    fn allows(self, before: Option<u64>, to: u64) -> bool {
+        match self {
+            Self::Begin => before.is_none(),
+            Self::ForwardOnly => before.is_none_or(|before| before < to),
+            Self::Anywhere => true,
+        }
+    }
 }
 
 fn offset_key(group: &str, partition: &TopicPartition) -> Vec<u8> {
@@ -213,8 +265,7 @@ impl StoreOffsets {
     fn store(&self, group: &mut Group) -> Result<()> {
         for (key, offset) in &self.offsets {
             let before = group.get(&self.shared.group_offsets, key).map_err(read_error)?;
-            let before = before.and_then(|bytes| parse_offset(&bytes));
-            if self.to == Move::Anywhere || before.is_none_or(|before| before < *offset) {
+            if self.to.allows(before.and_then(|bytes| parse_offset(&bytes)), *offset) {
                 group.put(&self.shared.group_offsets, key.clone(), offset.to_be_bytes().to_vec());
             }
         }
@@ -228,11 +279,12 @@ impl Job for StoreOffsets {
     }
 
     /// A member's commit outlives the process at once and the machine with the next synced write. Until then a loss of
-    /// power means reading again, which consumers are made for. Where a person has put a group it stays.
+    /// power means reading again, which consumers are made for. Where a person has put a group it stays; and where a
+    /// group began at an end, nothing else tells.
     fn durability(&self) -> Durability {
         match self.to {
             Move::ForwardOnly => Durability::Ordered,
-            Move::Anywhere => Durability::Synced,
+            Move::Begin | Move::Anywhere => Durability::Synced,
         }
     }
 
@@ -243,5 +295,37 @@ impl Job for StoreOffsets {
     fn answer(self: Box<Self>, committed: std::result::Result<(), &CommitError>) {
         // a caller that went away does not want to know
         let _ = self.reply.send(settle(self.outcome, committed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::super::super::Options;
+    use super::*;
+    use crate::log::{AdminLog as _, NewRecord, ReadLog as _, Retention, Topic, TopicSpec, WriteLog as _};
+
+    #[tokio::test]
+    async fn a_dropped_fetch_does_not_move_where_a_group_begins() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::open(folder.path(), Options::default()).await.unwrap();
+        let name = Topic::from("events");
+        let spec =
+            TopicSpec { name: name.clone(), partitions: 1, retention: Retention::default(), replication: 1 };
+        engine.create_topic(&spec).await.unwrap();
+        let subscription =
+            Subscription { group: "g".to_owned(), topics: vec![name.clone()], start: StartAt::Latest };
+        let mut member = engine.subscribe(subscription).await.unwrap();
+        let early = member.fetch(1).now_or_never();
+        engine.produce(&name, vec![NewRecord::default()]).await.remove(0).unwrap();
+        let fetched = match early {
+            Some(fetched) => fetched,
+            None => member.fetch(1).await,
+        };
+        let begins = [Assigned { partition: TopicPartition::new(&name, 0), start: 0 }];
+        assert!(matches!(&fetched, Ok(Fetch::Assigned(all)) if *all == begins), "{fetched:?}");
+        let fetched = member.fetch(1).await;
+        assert!(matches!(&fetched, Ok(Fetch::Records { .. })), "{fetched:?}");
     }
 }

@@ -117,3 +117,16 @@ fn a_partition_that_is_never_empty_hides_no_other() {
         "when there is nothing to read"
     );
 }
+
+/// The thread of a reader may be asking where to begin when the reader is closed.
+#[test]
+fn a_reader_that_closes_takes_no_more_partitions() {
+    let busy = Busy::with_records(1);
+    assert!(Arc::strong_count(&busy.client) > 1, "a queue keeps its client");
+    busy.partitions.close();
+    let late = TopicPartition::new(&Topic::from("t"), 0);
+    let held = hold(&busy.client, &busy.partitions, &late, 0, 0).expect("a queue");
+    busy.partitions.add(vec![(late, held)], true);
+    assert!(busy.partitions.lag().is_empty() && busy.partitions.take(1).is_none());
+    assert_eq!(Arc::strong_count(&busy.client), 1, "nothing keeps it in its group");
+}

@@ -48,6 +48,34 @@ pub async fn a_new_group_starts_where_it_asks_to(bench: Bench) {
     assert_eq!(take(&mut *oldest, 6).await.len(), 6);
 }
 
+/// Of one partition that holds something, and one that is empty.
+pub async fn who_begins_at_the_end_and_reads_nothing_goes_on_from_there(bench: Bench) {
+    let (topic, group) = (bench.topic(2).await, bench.name());
+    bench.write_numbers(&topic, "key", 0..5).await;
+    let mut member = join(&bench.log, &group, &topic, StartAt::Latest).await;
+    let starts = all_starts(&mut *member, 2).await;
+    assert_eq!(starts.values().sum::<u64>(), 5);
+    assert_eq!(bench.log.committed(&group, &topic).await.unwrap(), starts);
+    member.close().await.unwrap();
+
+    bench.write(&topic, spread(5..45)).await;
+    let mut member = join(&bench.log, &group, &topic, StartAt::Latest).await;
+    let read = take(&mut *member, 40).await;
+    let numbers: BTreeSet<u32> = read.iter().map(|(_, record)| text(record).parse().unwrap()).collect();
+    assert_eq!(numbers, (5..45).collect());
+    nothing_comes(&mut *member).await;
+    member.close().await.unwrap();
+}
+
+/// Where a member begins in each of so many partitions.
+pub(super) async fn all_starts(member: &mut dyn Consumer, partitions: usize) -> Offsets {
+    let mut starts = Offsets::new();
+    while starts.len() < partitions {
+        starts.extend(assigned(member).await.into_iter().map(|got| (got.partition, got.start)));
+    }
+    starts
+}
+
 /// A member that commits every record it reads and agrees to every change.
 struct Worker {
     state: Arc<Mutex<Progress>>,

@@ -106,6 +106,7 @@ macro_rules! log_reading_and_writing {
             [
                 a_group_goes_on_where_it_committed,
                 a_new_group_starts_where_it_asks_to,
+                who_begins_at_the_end_and_reads_nothing_goes_on_from_there,
                 two_members_share_the_partitions_and_read_nothing_twice,
                 a_member_that_leaves_hands_over,
                 a_dropped_member_leaves,

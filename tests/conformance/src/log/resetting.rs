@@ -3,8 +3,8 @@
 use courant_connectors::log::{LogError, Offsets, TopicPartition};
 
 use super::Bench;
-use super::bench::{assigned, take};
-use super::groups::{at, spread};
+use super::bench::take;
+use super::groups::{all_starts, at, spread};
 
 pub async fn a_group_starts_where_it_was_reset_to(bench: Bench) {
     let (topic, group) = (bench.topic(2).await, bench.name());
@@ -21,11 +21,7 @@ pub async fn a_group_starts_where_it_was_reset_to(bench: Bench) {
     bench.log.reset_group(&group, &wanted).await.unwrap();
     assert_eq!(bench.log.committed(&group, &topic).await.unwrap(), wanted);
     let mut member = bench.join(&group, &topic).await;
-    let mut starts = Offsets::new();
-    while starts.len() < 2 {
-        starts.extend(assigned(&mut *member).await.into_iter().map(|got| (got.partition, got.start)));
-    }
-    assert_eq!(starts, wanted);
+    assert_eq!(all_starts(&mut *member, 2).await, wanted);
     // a reset for nothing changes nothing
     bench.log.reset_group(&bench.name(), &Offsets::new()).await.unwrap();
 }

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex as Lock};
 
 use async_trait::async_trait;
 use courant_connectors::store::{
-    BatchWrite, Change, ChangeStream, Durability, Get, Item, Key, Name, Page, Query, ReadStore, Result,
-    Returning, Scan, ScanStore, SequenceNumber, Shard, ShardId, ShardRead, ShardReader, ShardStart, Store,
-    StoreError, Transaction, Write, WriteStore,
+    BatchWrite, CancelReason, Change, ChangeStream, Durability, Get, Item, Key, Name, Page, Query, ReadStore,
+    Result, Returning, Scan, ScanStore, SequenceNumber, Shard, ShardId, ShardRead, ShardReader, ShardStart,
+    Store, StoreError, Transaction, Write, WriteStore,
 };
 use tokio::sync::Mutex;
 
@@ -29,6 +29,8 @@ pub(super) struct Resharded {
     is_broken: Arc<AtomicBool>,
     is_mute: AtomicBool,
     refuses_to_open: AtomicBool,
+    /// Transactions that are still to be canceled.
+    throttled: AtomicUsize,
 }
 
 /// Items of a page of a scan, so that few make several.
@@ -99,6 +101,7 @@ impl Resharded {
             is_broken: Arc::default(),
             is_mute: AtomicBool::new(false),
             refuses_to_open: AtomicBool::new(false),
+            throttled: AtomicUsize::new(0),
         })
     }
 
@@ -114,6 +117,7 @@ impl Resharded {
             is_broken: Arc::default(),
             is_mute: AtomicBool::new(false),
             refuses_to_open: AtomicBool::new(false),
+            throttled: AtomicUsize::new(0),
         })
     }
 
@@ -167,6 +171,11 @@ impl Resharded {
     /// Whether no shard is opened, for a reason that says nothing of the shard.
     pub(super) fn refuses_to_open(&self, refuses: bool) {
         self.refuses_to_open.store(refuses, Ordering::SeqCst);
+    }
+
+    /// Cancels so many transactions from now on, as a store that is asked for too much.
+    pub(super) fn throttles(&self, transactions: usize) {
+        self.throttled.store(transactions, Ordering::SeqCst);
     }
 
     fn can_write(&self) -> Result<()> {
@@ -346,6 +355,11 @@ impl WriteStore for Resharded {
 
     async fn transact(&self, transaction: Transaction) -> Result<()> {
         self.can_write()?;
+        let take_one = |left: usize| left.checked_sub(1);
+        if self.throttled.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take_one).is_ok() {
+            let reasons = transaction.writes.iter().map(|_| Some(CancelReason::Throttled)).collect();
+            return Err(StoreError::TransactionCanceled { reasons });
+        }
         self.store.transact(transaction).await
     }
 }

@@ -30,6 +30,7 @@ macro_rules! stream_suite {
                 changes_lost_while_reading_are_noticed,
                 changes_lost_before_anything_was_done_are_noticed,
                 nothing_stands_in_for_lost_changes_where_nothing_is_wanted,
+                a_scan_that_is_throttled_is_begun_later,
             }
         }
     };

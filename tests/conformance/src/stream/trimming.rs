@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use courant_connectors::model::tables::stream_leases::Lease;
 use courant_connectors::store::{Change, Store};
 use courant_connectors::stream::{InPlaceOfLost, StreamEvent, StreamOptions};
 
@@ -186,4 +187,31 @@ pub async fn nothing_stands_in_for_lost_changes_where_nothing_is_wanted(store: A
     }
     assert_eq!(versions.len(), KEYS);
     assert!(versions.values().all(|versions| *versions == [3, 4]), "{versions:?}");
+}
+
+/// Shards came and went unseen, which only their children tell, and only as long as the group does not know those.
+pub async fn a_scan_that_is_throttled_is_begun_later(store: Arc<dyn Store>) {
+    let followed = Followed::new(&store, "a_scan_that_is_throttled").await;
+    followed.write(KEYS).await;
+    let one = followed.runs("one");
+    followed.all_came("g").await;
+    followed.stream.always_lists(followed.stream.list().await);
+    followed.stream.split().await;
+    eventually("all that it knows is read to its end", async || {
+        followed.leases("g").await.iter().all(Lease::has_ended).then_some(())
+    })
+    .await;
+    one.closes().await;
+    followed.write(KEYS).await;
+    followed.stream.split().await;
+    followed.stream.trim().await;
+    followed.stream.always_lists(followed.stream.list().await);
+    followed.forget();
+    followed.stream.throttles(2);
+    let _one = followed.runs("one");
+    followed.all_came("g").await;
+    let given = followed.given("g");
+    assert!(given.iter().any(|given| given.is_scanned), "{given:?}");
+    never_goes_back(&given);
+    and_the_tail_goes_on(&followed).await;
 }

@@ -79,7 +79,11 @@ impl Faulty {
     }
 
     pub(crate) async fn join(&self, group: &str) -> Box<dyn Consumer> {
-        join(&self.kafka, group, &self.topic).await
+        join(&self.kafka, group, &self.topic, StartAt::Oldest).await
+    }
+
+    pub(crate) async fn join_at_end(&self, group: &str) -> Box<dyn Consumer> {
+        join(&self.kafka, group, &self.topic, StartAt::Latest).await
     }
 
     pub(crate) fn at(&self, offset: u64) -> Offsets {
@@ -97,9 +101,9 @@ pub(crate) fn numbered(numbers: std::ops::Range<u32>) -> Vec<NewRecord> {
     numbers.map(record).collect()
 }
 
-async fn join(kafka: &Kafka, group: &str, topic: &Topic) -> Box<dyn Consumer> {
+async fn join(kafka: &Kafka, group: &str, topic: &Topic, start: StartAt) -> Box<dyn Consumer> {
     let topics = vec![topic.clone()];
-    let subscription = Subscription { group: group.to_owned(), topics, start: StartAt::Oldest };
+    let subscription = Subscription { group: group.to_owned(), topics, start };
     kafka.subscribe(subscription).await.expect("a group is joined")
 }
 

@@ -114,6 +114,26 @@ fn where_to_start_is_asked_until_it_is_answered() {
 }
 
 #[test]
+fn a_start_at_the_end_stays_where_it_is_until_it_is_committed() {
+    multi_threaded(async {
+        let faulty = Faulty::new(1).await;
+        assert!(faulty.write(0..3).await.iter().all(Result::is_ok));
+        faulty.answer(Api::OffsetCommit, &[Reply::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED; 3]);
+        let mut member = faulty.join_at_end("group").await;
+        let error = fetch(&mut *member).await.unwrap_err();
+        assert!(error.to_string().contains("cannot commit where to begin"), "{error:?}");
+        assert!(faulty.write(3..5).await.iter().all(Result::is_ok));
+        assert_eq!(assigned(&mut *member).await[&TopicPartition::new(&faulty.topic, 0)], 3);
+        assert_eq!(faulty.kafka.committed("group", &faulty.topic).await.unwrap(), faulty.at(3));
+        let (mut read, expected) = (Vec::new(), [(3, 3), (4, 4)]);
+        while read.len() < expected.len() {
+            read.extend(records(&mut *member).await);
+        }
+        assert_eq!(read, expected);
+    });
+}
+
+#[test]
 fn a_group_that_points_outside_of_the_log_is_told_so() {
     multi_threaded(async {
         let faulty = Faulty::new(1).await;
