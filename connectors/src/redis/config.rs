@@ -28,7 +28,7 @@ pub struct RedisConfig {
     /// Some nodes of a cluster, from which the others are found. Instead of `url`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub urls: Vec<String>,
-    /// The ACL user; without it the default user.
+    /// The ACL user, who needs a password; without it the default user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
     /// The environment variable that holds the password.
@@ -157,6 +157,12 @@ impl RedisConfig {
         if self.password_env.is_some() && self.password_file.is_some() {
             return Err(invalid("redis has both 'password_env' and 'password_file'; remove one of them"));
         }
+        // A login without a password is never sent: it would be the default user's.
+        if self.username.is_some() && self.password_env.is_none() && self.password_file.is_none() {
+            return Err(invalid(
+                "redis has a 'username' without a password; set 'password_env' or 'password_file', or remove it",
+            ));
+        }
         let nodes = urls.iter().map(|url| address(url, topology)).collect::<Result<Vec<_>>>()?;
         Ok(Servers { nodes, topology })
     }
@@ -244,6 +250,17 @@ mod tests {
             read(json!({"url": "redis://a", "pasword_env": "X"})).is_err_and(|e| e.contains("pasword_env"))
         );
         assert!(read(json!({"url": "redis://a", "command_timeout": "0s"})).is_err());
+    }
+
+    #[test]
+    fn a_user_needs_a_password() {
+        let without = json!({"url": "redis://a", "username": "courant"});
+        assert!(complaint(without.clone()).contains("'username' without a password"));
+        for source in ["password_env", "password_file"] {
+            let mut config = without.clone();
+            config[source] = json!("x");
+            read(config).unwrap().check().unwrap();
+        }
     }
 
     #[test]

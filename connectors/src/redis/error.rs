@@ -7,6 +7,10 @@ use crate::live::LiveError;
 /// Server errors that pass: it is short of something, or another server is about to take over.
 const PASSING_CODES: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "UNKILLABLE", "BUSY"];
 
+/// Server errors that end only with the connection: its server has become a replica, or knew no such login when it was
+/// connected to.
+const STUCK_CODES: [&str; 3] = ["READONLY", "WRONGPASS", "NOAUTH"];
+
 pub(super) fn live_error(server: &str, error: RedisError) -> LiveError {
     let reason = format!("redis at {server}: {error}");
     match error.kind() {
@@ -46,6 +50,15 @@ fn is_passing(error: RedisError) -> bool {
     }
 }
 
+/// Whether a new connection may do better, and the client will not make one: it does after an I/O error only.
+pub(super) fn is_stuck(error: &RedisError) -> bool {
+    match error.clone().into_server_errors() {
+        Some(errors) => errors.iter().any(|(_, error)| STUCK_CODES.contains(&error.code())),
+        // In the client's own words, and no answer to a command: something was wrong while it connected.
+        None => !error.is_io_error(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;
@@ -53,9 +66,12 @@ mod tests {
     use super::*;
     use crate::store::Remedy;
 
+    fn error_of(reply: &str) -> RedisError {
+        redis::parse_redis_value(reply.as_bytes()).unwrap().extract_error().unwrap_err()
+    }
+
     fn remedy_of(reply: &str) -> Remedy {
-        let value = redis::parse_redis_value(reply.as_bytes()).unwrap();
-        live_error("server", value.extract_error().unwrap_err()).remedy()
+        live_error("server", error_of(reply)).remedy()
     }
 
     #[test]
@@ -74,5 +90,20 @@ mod tests {
         }
         let reset = RedisError::from(io::Error::from(io::ErrorKind::ConnectionReset));
         assert_eq!(live_error("server", reset).remedy(), Remedy::Retry);
+    }
+
+    #[test]
+    fn a_new_connection_is_for_what_the_old_one_would_repeat() {
+        for reply in ["-READONLY a replica\r\n", "-WRONGPASS no such user\r\n", "-NOAUTH log in\r\n"] {
+            assert!(is_stuck(&error_of(reply)), "{reply}");
+        }
+        let no_database =
+            (ErrorKind::Server(ServerErrorKind::ResponseError), "Redis server refused to switch database");
+        assert!(is_stuck(&RedisError::from(no_database)));
+        for reply in ["-LOADING loading\r\n", "-NOPERM no\r\n", "-ERR what\r\n", "-OOM used too much\r\n"] {
+            assert!(!is_stuck(&error_of(reply)), "{reply}");
+        }
+        let reset = RedisError::from(io::Error::from(io::ErrorKind::ConnectionReset));
+        assert!(!is_stuck(&reset), "the client sees to it");
     }
 }

@@ -7,14 +7,14 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
-use redis::{Client, Cmd, FromRedisValue, Pipeline, ProtocolVersion, RedisResult};
+use redis::{Cmd, FromRedisValue, Pipeline, ProtocolVersion, RedisResult};
 
 use super::RedisConfig;
 use super::config::{Servers, Topology};
 use super::error::live_error;
+use super::single::Single;
 use crate::live::{LiveError, Result};
 
 /// Commands in one round trip: enough to hide the trip, few enough that one answer does not fill the memory.
@@ -22,8 +22,6 @@ const TRIP: usize = 1000;
 
 /// First pause before connecting again; it doubles, with jitter.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Attempts before those who wait are told; the next call begins anew. About half a second in all.
-const ATTEMPTS: usize = 3;
 /// On a cluster, attempts of one command while its nodes change roles; the time-out ends them anyway.
 const CLUSTER_ATTEMPTS: u32 = 8;
 
@@ -34,7 +32,7 @@ pub(super) struct Link {
 }
 
 enum LinkClient {
-    Single(ConnectionManager),
+    Single(Box<Single>),
     Cluster(ClusterConnection),
 }
 
@@ -43,7 +41,7 @@ impl Link {
         let (server, topology) = (servers.name(), servers.topology);
         let opening = async {
             Ok(match topology {
-                Topology::Single => LinkClient::Single(single(servers, config).await?),
+                Topology::Single => LinkClient::Single(Box::new(Single::open(&servers, config).await?)),
                 Topology::Cluster => LinkClient::Cluster(cluster(servers, config).await?),
             })
         };
@@ -58,7 +56,9 @@ impl Link {
 
     pub(super) async fn one<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
         match &self.client {
-            LinkClient::Single(client) => self.trip(command.query_async(&mut client.clone())).await,
+            LinkClient::Single(single) => {
+                self.trip(single.heed(command.query_async(&mut single.connection()))).await
+            }
             LinkClient::Cluster(client) => self.trip(command.query_async(&mut client.clone())).await,
         }
     }
@@ -93,7 +93,9 @@ impl Link {
 
     async fn run<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T> {
         match &self.client {
-            LinkClient::Single(client) => self.trip(pipeline.query_async(&mut client.clone())).await,
+            LinkClient::Single(single) => {
+                self.trip(single.heed(pipeline.query_async(&mut single.connection()))).await
+            }
             LinkClient::Cluster(client) => self.trip(pipeline.query_async(&mut client.clone())).await,
         }
     }
@@ -120,16 +122,6 @@ fn pipeline(commands: &[Cmd]) -> Pipeline {
         pipeline.add_command(command.clone());
     }
     pipeline
-}
-
-async fn single(servers: Servers, config: &RedisConfig) -> RedisResult<ConnectionManager> {
-    let client = Client::open(servers.first().clone())?;
-    let settings = ConnectionManagerConfig::new()
-        .set_min_delay(FIRST_PAUSE)
-        .set_number_of_retries(ATTEMPTS)
-        .set_connection_timeout(Some(config.connect_timeout))
-        .set_response_timeout(Some(config.command_timeout));
-    ConnectionManager::new_with_config(client, settings).await
 }
 
 async fn cluster(servers: Servers, config: &RedisConfig) -> RedisResult<ClusterConnection> {

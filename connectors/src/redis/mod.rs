@@ -11,7 +11,8 @@
 //! after a restart or a failover.
 //!
 //! **Never waits for long.** Every round trip has a time-out. A lost connection is made again with back-off; until
-//! then calls fail as unavailable, and they work again by themselves.
+//! then calls fail as unavailable, and they work again by themselves. They do, too, once a server that refused them, or
+//! that had become a replica, is put right or replaced.
 
 mod channels;
 mod config;
@@ -23,6 +24,7 @@ mod link;
 mod listener;
 mod members;
 mod presence;
+mod single;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,6 +14,7 @@ use courant_conformance::LIMIT;
 use courant_conformance::live::channels::{channel, heard, number};
 use courant_conformance::live::connections::connection;
 use courant_conformance::live::{eventually, hear};
+use courant_conformance::servers::Forwarder;
 use courant_conformance::servers::redis::{RedisCluster, RedisServer};
 use courant_connectors::live::{
     Channel, Connections, Counters, Heard, Listener, LiveError, MembershipCache, Publish, Result, Subscribe,
@@ -225,6 +226,58 @@ async fn a_wrong_password_is_refused_and_never_shown() {
     let mut listener = redis.subscribe(from_ref(&channel)).await.unwrap();
     assert_eq!(redis.publish(&[(channel.clone(), number(1))]).await.unwrap(), [1]);
     assert_eq!(hear(&mut listener).await, heard(&channel, number(1)));
+}
+
+/// A server in place of another is up before somebody has told it who may log in.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_that_is_missing_for_a_while_is_tried_again() {
+    let mut server = RedisServer::start();
+    let add_user = |server: &RedisServer| {
+        let rules = &["on", ">right-secret", "~*", "&*", "+@all"];
+        server.ask::<()>(cmd("ACL").arg("SETUSER").arg("courant").arg(rules));
+    };
+    add_user(&server);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "right-secret").unwrap();
+    let mut config = impatient(RedisConfig::server(server.url()));
+    config.username = Some("courant".to_owned());
+    config.password_file = Some(file.path().to_owned());
+    let redis = Redis::open(&config).await.unwrap();
+
+    server.restart();
+    let why = eventually("a refusal", async || match redis.count("n", 1, LIMIT).await {
+        Err(LiveError::Refused(why)) => Some(why),
+        Err(LiveError::Unavailable(_)) => None,
+        other => panic!("nobody may log in: {other:?}"),
+    })
+    .await;
+    assert!(why.contains("WRONGPASS"), "{why}");
+    add_user(&server);
+    eventually("a login", async || redis.count("n", 1, LIMIT).await.ok()).await;
+}
+
+/// A failover that ends no connection: the old server stays, as a replica of the one that the address leads to now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_became_a_replica_is_left() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let forwarder = Forwarder::before(old.port()).await;
+    let address = format!("redis://{}", forwarder.address());
+    let redis = Redis::open(&impatient(RedisConfig::server(address))).await.unwrap();
+    let connection = connection();
+    redis.register(&connection).await.unwrap();
+
+    old.ask::<()>(cmd("REPLICAOF").arg("127.0.0.1").arg(new.port()));
+    let accepted_before = forwarder.accepted();
+    for _ in 0..200 {
+        assert_unavailable(redis.register(&connection)).await;
+    }
+    let tried = forwarder.accepted() - accepted_before;
+    assert!(tried < 20, "connected {tried} times to a server that goes on refusing");
+
+    forwarder.lead_to(new.port());
+    eventually("a server that can be written to", async || redis.register(&connection).await.ok()).await;
+    let registered = new.set(&format!("user_connections:{}", connection.user));
+    assert_eq!(registered, BTreeSet::from([connection.id.to_string()]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

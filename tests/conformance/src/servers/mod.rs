@@ -2,6 +2,7 @@
 //! with it.
 
 mod dynoxide;
+mod forwarder;
 mod kafka_proxy;
 mod mock_kafka;
 mod proxy;
@@ -15,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::{LIMIT, until};
 
 pub use dynoxide::{Dynoxide, connect};
+pub use forwarder::Forwarder;
 pub use kafka_proxy::{KafkaProxy, Point};
 pub use mock_kafka::MockKafka;
 pub use proxy::{Fault, FaultyProxy};
