@@ -19,8 +19,10 @@ const VERIFY: &str = "verify a phone number";
 
 impl Accounts {
     /// A number that somebody registered and nobody proved to be theirs is registered anew, for the same user: else
-    /// whoever mistypes a number would keep its owner out. Not so where people sign in without proving it: there the
-    /// number is that of an account in use, and to register it anew would be to take the account.
+    /// whoever mistypes a number would keep its owner out. Not so while a code is on its way to the phone: who enters the
+    /// code that came last would prove the number for the password of whoever registered last. Nor where people sign in
+    /// without proving it: there the number is that of an account in use, and to register it anew would be to take the
+    /// account.
     pub(super) async fn register(&self, command: &Register) -> Carried {
         check_phone_number(&command.phone_number)?;
         check_display_name(&command.display_name)?;
@@ -31,7 +33,9 @@ impl Accounts {
                     let why = format!("'{}' is registered; sign in instead", command.phone_number);
                     return Err(Refusal::new(Code::Conflict, why).into());
                 }
-                Some(Registered { user, .. }) => self.renew(command, user, at).await?,
+                Some(Registered { user, verification }) => {
+                    self.renew(command, user, verification, at).await?
+                }
                 None => self.sign_up(command, at).await?,
             };
             if let Some(user) = user {
@@ -69,10 +73,24 @@ impl Accounts {
         Ok(done.map(|()| user))
     }
 
-    async fn renew(&self, command: &Register, user: User, at: Timestamp) -> Result<Option<User>, StageError> {
+    /// `None` if somebody else did, or proved the number, meanwhile.
+    async fn renew(
+        &self,
+        command: &Register,
+        user: User,
+        last: Option<Verification>,
+        at: Timestamp,
+    ) -> Result<Option<User>, Unable> {
         let code = code(command, &user.user_id);
+        // The code of the same command is its own.
+        if let Some(last) = last.as_ref().filter(|last| last.is_awaited(at) && last.code.hash != code.hash) {
+            let (number, until) = (&command.phone_number, last.code.expires_at);
+            let why = format!("a code was sent to '{number}'; enter it, or register again after {until}");
+            return Err(Refusal::new(Code::Conflict, why).into());
+        }
+        let codes = (last.as_ref().map(|last| &last.code.hash), &code);
         let write =
-            users::renew_write(&user.user_id, &command.display_name, &command.password_hash, &code, at);
+            users::renew_write(&user.user_id, &command.display_name, &command.password_hash, codes, at);
         let display_name = command.display_name.clone();
         let done = self.write(REGISTER, write).await?;
         Ok(done.map(|_| User { display_name, updated_at: at, ..user }))
@@ -89,7 +107,7 @@ impl Accounts {
                 return Err(Refusal::new(Code::NotFound, why).into());
             };
             let Some(verification) = verification else {
-                return Err(register_again("there is no code").into());
+                return Err(register_again("there is no code", None).into());
             };
             let presented = CodeHash::of(&user.user_id, &command.code);
             let is_right = presented == verification.code.hash;
@@ -125,7 +143,10 @@ impl Accounts {
         }
         let left = u64::from(MAX_ATTEMPTS).saturating_sub(verification.attempts + 1);
         Err(match left {
-            0 => wrong("it was the last attempt; register again to get another code"),
+            0 => wrong(&format!(
+                "it was the last attempt; register again after {} to get another code",
+                verification.code.expires_at
+            )),
             1 => wrong("one attempt is left"),
             left => wrong(&format!("{left} attempts are left")),
         }
@@ -157,14 +178,15 @@ fn wrong(and: &str) -> Refusal {
     Refusal::new(Code::Forbidden, format!("the code is wrong; {and}"))
 }
 
-fn register_again(why: &str) -> Refusal {
-    Refusal::new(Code::Forbidden, format!("{why}; register again to get one"))
+fn register_again(why: &str, after: Option<Timestamp>) -> Refusal {
+    let after = after.map(|after| format!(" after {after}")).unwrap_or_default();
+    Refusal::new(Code::Forbidden, format!("{why}; register again{after} to get another"))
 }
 
 fn closed(verification: &Verification) -> Refusal {
-    if verification.attempts >= u64::from(MAX_ATTEMPTS) {
-        register_again("there were too many wrong codes")
+    if verification.is_awaited(now()) {
+        register_again("there were too many wrong codes", Some(verification.code.expires_at))
     } else {
-        register_again("the code has expired")
+        register_again("the code has expired", None)
     }
 }

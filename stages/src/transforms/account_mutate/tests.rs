@@ -93,6 +93,12 @@ fn registration(user: &str, phone: &str, code: &str) -> Register {
     }
 }
 
+/// Registered so long ago that the code has expired.
+fn registered_before(user: &str, phone: &str, code: &str) -> Record {
+    let code_expires_at = Timestamp::from_unix_millis(1);
+    record(Command::Register(Register { code_expires_at, ..registration(user, phone, code) }))
+}
+
 fn register(user: &str, phone: &str, code: &str) -> Record {
     record(Command::Register(registration(user, phone, code)))
 }

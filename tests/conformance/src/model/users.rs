@@ -152,7 +152,10 @@ pub async fn a_code_stands_a_few_attempts_in_all(store: Arc<dyn Store>) {
     assert!(!done(&*store, users::verify_write(&user.user_id, &hash, now())).await, "the code is void");
     let code = NewCode { hash: CodeHash::of(&user.user_id, "7"), ..new_code(&user) };
     let renewed = now();
-    assert!(done(&*store, users::renew_write(&user.user_id, "Eve", "$argon2id$2", &code, renewed)).await);
+    let renew = |last, name, at| users::renew_write(&user.user_id, name, "$argon2id$2", (last, &code), at);
+    assert!(!done(&*store, renew(None, "Mallory", renewed)).await, "a code was sent");
+    assert!(!done(&*store, renew(Some(&code.hash), "Mallory", renewed)).await, "another one");
+    assert!(done(&*store, renew(Some(&hash), "Eve", renewed)).await);
     let Registered { user: found, verification } =
         users::registered(&*store, &user.phone_number).await.unwrap().unwrap();
     assert_eq!(found, User { display_name: "Eve".to_owned(), updated_at: renewed, ..user.clone() });
@@ -163,7 +166,7 @@ pub async fn a_code_stands_a_few_attempts_in_all(store: Arc<dyn Store>) {
     assert!(done(&*store, users::verify_write(&user.user_id, &code.hash, now())).await);
     let credentials = users::credentials(&*store, &user.phone_number).await.unwrap().unwrap();
     assert!(credentials.user.phone_verified);
-    let again = users::renew_write(&user.user_id, "Mallory", "$argon2id$3", &code, now());
+    let again = renew(Some(&code.hash), "Mallory", now());
     assert!(!done(&*store, again).await, "what is verified is theirs");
 }
 

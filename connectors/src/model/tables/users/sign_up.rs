@@ -74,9 +74,14 @@ impl Verification {
         Ok(Some(Self { code, attempts: item.u64("code_attempts")? }))
     }
 
+    /// Whether somebody may have the code before them and be about to enter it.
+    pub fn is_awaited(&self, now: Timestamp) -> bool {
+        now < self.code.expires_at
+    }
+
     /// Whether the code can still be tried.
     pub fn is_open(&self, now: Timestamp) -> bool {
-        self.attempts < u64::from(MAX_ATTEMPTS) && now < self.code.expires_at
+        self.attempts < u64::from(MAX_ATTEMPTS) && self.is_awaited(now)
     }
 }
 
@@ -100,14 +105,18 @@ pub fn register_writes(user: &User, password_hash: &str, code: &NewCode) -> [Wri
     [reserved, item].map(|item| Write::put(TABLE, item).only_if(Condition::missing("user_id")))
 }
 
-/// Registers a number anew that nobody has proved to be theirs: who has the phone decides which of them it is.
+/// Registers a number anew that nobody has proved to be theirs, if this is still the code that was sent last.
 pub fn renew_write(
     user: &UserId,
     display_name: &str,
     password_hash: &str,
-    code: &NewCode,
+    (last, code): (Option<&CodeHash>, &NewCode),
     now: Timestamp,
 ) -> Write {
+    let is_last = match last {
+        Some(last) => Condition::equals("code_hash", last.0.as_str()),
+        None => Condition::missing("code_hash"),
+    };
     let update = Update::new()
         .set("display_name", display_name)
         .set("password_hash", password_hash)
@@ -115,7 +124,7 @@ pub fn renew_write(
         .set("code_expires_at", code.expires_at)
         .set("code_attempts", 0)
         .set("updated_at", now);
-    unverified(user, update, Condition::equals("phone_verified", false))
+    unverified(user, update, Condition::equals("phone_verified", false).and(is_last))
 }
 
 /// Counts a wrong code.
@@ -208,7 +217,10 @@ mod tests {
         assert!(after(&item, count_attempt_write(&id, &hash)).is_none());
         assert!(after(&item, verify_write(&id, &hash, NOW)).is_none(), "the right one comes too late");
         assert!(!Verification::from_item(&item).unwrap().unwrap().is_open(NOW));
-        let renewed = after(&item, renew_write(&id, "Ada L.", "$argon2id$2", &code("7"), NOW)).unwrap();
+        let renew = |last| renew_write(&id, "Ada L.", "$argon2id$2", (last, &code("7")), NOW);
+        let another = code("8").hash;
+        assert!(after(&item, renew(None)).is_none() && after(&item, renew(Some(&another))).is_none());
+        let renewed = after(&item, renew(Some(&hash))).unwrap();
         assert!(
             Verification::from_item(&renewed).unwrap().unwrap().is_open(NOW),
             "another code, another try"
@@ -221,7 +233,8 @@ mod tests {
         let (id, hash) = (UserId::from("user_1"), code("042137").hash);
         let verified = after(&stored(), verify_write(&id, &hash, NOW)).unwrap();
         assert!(User::from_item(&verified).unwrap().phone_verified);
-        assert!(after(&verified, renew_write(&id, "Eve", "$argon2id$2", &code("7"), NOW)).is_none());
+        let renew = renew_write(&id, "Eve", "$argon2id$2", (Some(&hash), &code("7")), NOW);
+        assert!(after(&verified, renew).is_none());
         assert!(after(&verified, count_attempt_write(&id, &hash)).is_none());
     }
 

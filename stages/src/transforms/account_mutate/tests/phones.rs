@@ -47,7 +47,7 @@ async fn a_code_goes_out_and_proves_the_number() {
 #[tokio::test]
 async fn a_number_that_nobody_proved_is_registered_anew() {
     let world = World::new().await;
-    world.ask(register("user_1", PHONE, "111111")).await;
+    world.ask(registered_before("user_1", PHONE, "111111")).await;
     let told = world.ask(register("user_2", PHONE, "222222")).await;
     assert_eq!(profile(&told), ("user_1", false), "the same user");
     assert_eq!(told.event()["payload"]["code"], "222222");
@@ -59,6 +59,25 @@ async fn a_number_that_nobody_proved_is_registered_anew() {
     assert_eq!(users::get(&*world.embedded.store, &"user_2".into()).await.unwrap(), None);
     assert_eq!(world.ask(verify(PHONE, "111111")).await.code(), Some(Code::Forbidden), "the former code");
     assert_eq!(profile(&world.ask(verify(PHONE, "222222")).await), ("user_1", true));
+}
+
+/// Who enters the code that came last would prove the number for the password of whoever registered last.
+#[tokio::test]
+async fn a_code_on_its_way_is_for_whom_it_was_sent() {
+    let world = World::new().await;
+    let first = || register("user_1", PHONE, "111111");
+    world.ask(first()).await;
+    let Told::Refused(Code::Conflict, why) = world.ask(register("user_2", PHONE, "222222")).await else {
+        panic!("it was registered anew")
+    };
+    assert!(why.contains("a code was sent") && why.contains("register again after 20"), "{why}");
+    assert_eq!(profile(&world.ask(first()).await), ("user_1", false), "the same command may come twice");
+    for _ in 0..MAX_ATTEMPTS {
+        world.ask(verify(PHONE, "000000")).await;
+    }
+    let again = world.ask(register("user_2", PHONE, "222222")).await;
+    assert_eq!(again.code(), Some(Code::Conflict), "guessing does not make room for another");
+    assert_eq!(world.credentials(PHONE).await.unwrap().password_hash, "$argon2id$user_1");
 }
 
 fn register_in_use(user: &str) -> Record {
@@ -112,7 +131,8 @@ async fn of_two_who_register_a_number_at_once_there_is_one_user() {
         world.ask(register("user_1", PHONE, "111111")),
         carry(&*other_process, register("user_2", PHONE, "222222")),
     );
-    assert_eq!(profile(&one).0, profile(&two).0);
+    let refused = [&one, &two].map(|told| told.code() == Some(Code::Conflict));
+    assert!(refused[0] != refused[1], "a code is on its way to the other: {one:?} {two:?}");
     let mut made = 0;
     for user in ["user_1", "user_2"] {
         made += usize::from(users::get(&*world.embedded.store, &user.into()).await.unwrap().is_some());
@@ -159,12 +179,16 @@ async fn guessing_ends_a_code() {
     let told = world.ask(verify(PHONE, "042137")).await;
     assert!(matches!(&told, Told::Refused(Code::Forbidden, why) if why.contains("too many")), "{told:?}");
     assert!(!world.credentials(PHONE).await.unwrap().user.phone_verified);
+}
+
+#[tokio::test]
+async fn another_code_is_another_try() {
+    let world = World::new().await;
+    world.ask(registered_before("user_1", PHONE, "042137")).await;
+    let told = world.ask(verify(PHONE, "042137")).await;
+    assert!(matches!(&told, Told::Refused(Code::Forbidden, why) if why.contains("has expired")), "{told:?}");
     world.ask(register("user_1", PHONE, "777777")).await;
-    assert_eq!(
-        profile(&world.ask(verify(PHONE, "777777")).await),
-        ("user_1", true),
-        "another code, another try"
-    );
+    assert_eq!(profile(&world.ask(verify(PHONE, "777777")).await), ("user_1", true));
 }
 
 /// A hundred at once, from as many processes: all of them have looked before any is counted.
