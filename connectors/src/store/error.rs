@@ -41,6 +41,9 @@ pub enum StoreError {
     /// What is stored cannot be read; it was not served.
     #[error("the stored data is damaged: {0}")]
     Damaged(String),
+    /// One item is not what its table holds, as after a mistake of somebody's own. The others can be read.
+    #[error("the stored data is damaged: {0}")]
+    DamagedItem(String),
 }
 
 /// Why one write of a transaction could not be done.
@@ -95,9 +98,11 @@ impl StoreError {
                 if reasons.iter().flatten().all(passing) { Remedy::Retry } else { Remedy::GiveUp }
             }
             Self::UnknownOutcome(_) => Remedy::Look,
-            Self::ConditionFailed { .. } | Self::Invalid(_) | Self::TokenReused | Self::Trimmed { .. } => {
-                Remedy::GiveUp
-            }
+            Self::ConditionFailed { .. }
+            | Self::Invalid(_)
+            | Self::TokenReused
+            | Self::Trimmed { .. }
+            | Self::DamagedItem(_) => Remedy::GiveUp,
             Self::NoSuchTable { .. }
             | Self::NoSuchIndex { .. }
             | Self::NotAllowed { .. }

@@ -85,7 +85,7 @@ impl<'a> Attributes<'a> {
         });
         let keys = keys.collect::<Vec<_>>().join(", ");
         let table = &self.schema.name;
-        StoreError::Damaged(format!("item of table '{table}' with {keys}: {what}; correct or remove it"))
+        StoreError::DamagedItem(format!("item of table '{table}' with {keys}: {what}; correct or remove it"))
     }
 }
 

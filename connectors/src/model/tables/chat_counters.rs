@@ -107,7 +107,7 @@ pub async fn allocate(
     let last = updated.as_ref().and_then(|item| item.u64("sequence_counter")).unwrap_or_default();
     match (last + 1).checked_sub(count.get().into()) {
         Some(first) if first >= 1 => Ok(first..=last),
-        _ => Err(AllocateError::Store(StoreError::Damaged(format!(
+        _ => Err(AllocateError::Store(StoreError::DamagedItem(format!(
             "after adding {count}, the sequence counter of chat '{chat}' is {last}; recover it from the messages"
         )))),
     }

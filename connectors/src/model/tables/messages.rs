@@ -211,7 +211,7 @@ mod tests {
         let told = async |item| {
             let store = RecordingStore::answering([Answer::Item(Some(item))]);
             match get(&store, &"chat_1".into(), 6, Consistency::Strong).await.unwrap_err() {
-                StoreError::Damaged(reason) => reason,
+                StoreError::DamagedItem(reason) => reason,
                 error => panic!("{error}"),
             }
         };

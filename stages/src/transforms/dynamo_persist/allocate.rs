@@ -43,7 +43,7 @@ async fn for_chat(store: &dyn WriteStore, mut drafts: Vec<Draft>, now: Timestamp
         Err(AllocateError::CounterMissing { .. }) => {
             refuse_chat(&chat, CounterFault::Missing, drafts.iter_mut());
         }
-        Err(AllocateError::Store(StoreError::Damaged(_))) => {
+        Err(AllocateError::Store(StoreError::DamagedItem(_))) => {
             refuse_chat(&chat, CounterFault::Wrong, drafts.iter_mut());
         }
         Err(AllocateError::Store(error)) => {
