@@ -8,7 +8,8 @@
 //! same for every try of a record (also as `Idempotency-Key`), `webhook-timestamp` in seconds, and with a secret
 //! `webhook-signature`, which is `v1,` and the base64 of HMAC-SHA256 over `<id>.<timestamp>.<body>`. A receiver compares
 //! it in constant time, refuses timestamps that are minutes old, and leaves out ids that it knows: after a crash, records
-//! that were not committed are posted again.
+//! that were not committed are posted again. Where a request carries several records its id is that of the request:
+//! what is tried again may come with others, so records need an id of their own.
 
 mod request;
 mod sign;
@@ -94,7 +95,8 @@ pub enum Body {
     #[default]
     Record,
     /// The records of a batch, as a JSON array. One that is refused is cut in halves until the records at fault are
-    /// alone; `batch` says how large it may be.
+    /// alone; `batch` says how large it may be. `webhook-id` is the request's: a record that is tried again may come with
+    /// others, so a receiver knows it by what is in it.
     Array,
     /// The same, one JSON document a line.
     Lines,
@@ -300,7 +302,8 @@ impl Webhook {
             return Fate::failed(error);
         }
         let (body, kind) = request::body(self.body, items);
-        let headers = request::headers(&request::id_of_all(items), kind, &body, open.signer.as_ref());
+        let id = (&*request::id_of_all(items), items.len() == 1);
+        let headers = request::headers(id, kind, &body, open.signer.as_ref());
         let answered = open.receiver.post(body, &headers).await;
         if let Ok(answer) = &answered {
             self.pause.heed(answer.status.as_u16(), answer.retry_after);

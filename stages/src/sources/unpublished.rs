@@ -12,7 +12,7 @@
 //!
 //! Before it says that an event is missing it looks where the log ends and reads up to there, so that its own delay is
 //! never taken for a gap. Where a shard begins with messages whose events may be forgotten, or were never read, it reads
-//! the log again from before them.
+//! the log again from before them; and while what is stored is read from long ago, the log is read along with it.
 //!
 //! Of changes that were removed before they were read nothing is found: a scan would give every message there ever was, and
 //! the log may not reach back as far. `courant reconcile` compares those.
@@ -21,6 +21,7 @@
 //! that need one.
 
 mod matching;
+mod pace;
 mod remembered;
 mod tail;
 
@@ -31,8 +32,8 @@ use courant_connectors::log::{LogRecord, Offsets};
 use courant_connectors::model::tables::messages::{self, Message};
 use courant_connectors::model::tables::stream_leases;
 use courant_connectors::model::topics::{MessagePersisted, messages_persisted};
-use courant_connectors::store::{Item, Key};
-use courant_connectors::stream::{Handed, InPlaceOfLost, Pace, StreamEvent};
+use courant_connectors::store::{Item, Key, ShardId};
+use courant_connectors::stream::{self, Handed, InPlaceOfLost, StreamEvent};
 use courant_pipeline::spec::{BuildContext, Built, Level, Mode, Problem, StageConfig, StageSpec};
 use courant_pipeline::stage::{Partition, PositionKeeping, Positions, Read, ReadBatch};
 use courant_pipeline::units::Span;
@@ -45,6 +46,7 @@ use crate::backends::{Backends, access};
 use crate::commands::EVENT;
 use crate::stream_group::{self, StreamGroup, StreamMember, default_lease};
 use matching::{Matching, Name};
+use pace::Pace;
 use tail::Tail;
 
 pub static SPEC: StageSpec = StageSpec::source::<Config>("unpublished", EVENT)
@@ -110,6 +112,7 @@ struct Open {
     member: StreamMember,
     tail: Tail,
     matching: Matching,
+    pace: Pace,
     /// Where the log ended when something had waited too long; once read up to there, what had is missing.
     barrier: Option<Barrier>,
     save_at: Instant,
@@ -142,7 +145,7 @@ impl Source for Unpublished {
         // What a group of another kind of source has done is not done here, should it have the same name.
         let group = self.identity();
         let mut options = self.group.options(&group, &group, table.name.clone(), keys).await?;
-        (options.pace, options.longest_idle_wait) = (Pace::InTurn, LONGEST_IDLE_WAIT);
+        (options.pace, options.longest_idle_wait) = (stream::Pace::InTurn, LONGEST_IDLE_WAIT);
         options.in_place_of_lost = InPlaceOfLost::Nothing;
         self.open = Some(Open::new(self.group.join(store, options), Tail::of(log)));
         Ok(())
@@ -182,7 +185,8 @@ impl Source for Unpublished {
 impl Open {
     fn new(member: StreamMember, tail: Tail) -> Self {
         let save_at = Instant::now() + SAVE_EVERY;
-        Self { member, tail, matching: Matching::default(), barrier: None, save_at }
+        let (matching, pace) = (Matching::default(), Pace::default());
+        Self { member, tail, matching, pace, barrier: None, save_at }
     }
 
     /// The events of messages that have waited too long, once the log was read far enough to be sure.
@@ -216,11 +220,13 @@ impl Open {
         let due = self.barrier.is_none().then(|| self.matching.oldest().map(|since| since + after)).flatten();
         let wake_at = due.map_or(self.save_at, |due| due.min(self.save_at));
         let room = self.matching.has_room();
+        let read_log_to = self.pace.read_log_to(clock::now(), Instant::now());
+        let may_fetch = read_log_to.is_none_or(|to| !self.tail.has_reached(to));
         tokio::select! {
-            fetched = self.tail.fetch() => self.published(&fetched?),
+            fetched = self.tail.fetch(), if may_fetch => self.published(&fetched?),
             event = self.member.next(CHANGES), if room => match event? {
                 StreamEvent::Changes(handed) => self.stored(&handed),
-                StreamEvent::Gone(shards) => shards.iter().for_each(|shard| self.matching.forget(shard)),
+                StreamEvent::Gone(shards) => shards.iter().for_each(|shard| self.forget(shard)),
             },
             () = sleep_until(wake_at) => {}
         }
@@ -228,8 +234,9 @@ impl Open {
     }
 
     fn stored(&mut self, Handed { shard, changes, .. }: &Handed) {
-        let (Some((_, first)), Some((through, _))) = (changes.first(), changes.last()) else { return };
+        let (Some((_, first)), Some((through, last))) = (changes.first(), changes.last()) else { return };
         let now = Instant::now();
+        self.pace.came(shard, last.at, now);
         if !self.matching.knows(shard) {
             let ago = clock::now().duration_since(first.at).unwrap_or_default();
             if !(self.tail.covers(first.at) && self.matching.remembers(ago, now)) {
@@ -242,6 +249,11 @@ impl Open {
             _ => None,
         });
         self.matching.stored(shard, *through, stored, now);
+    }
+
+    fn forget(&mut self, shard: &ShardId) {
+        self.matching.forget(shard);
+        self.pace.forget(shard);
     }
 
     fn published(&mut self, records: &[LogRecord]) {

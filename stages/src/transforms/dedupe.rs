@@ -1,11 +1,12 @@
 //! `dedupe`: drops records that have been here before.
 //!
 //! An id is remembered when its record is let through, which is the last thing that happens to it here and
-//! cannot fail; so a record is never taken for its own duplicate, and one that is refused leaves no trace. What
-//! is remembered lives in memory: after a restart the window starts empty.
+//! cannot fail; so one that is refused leaves no trace. With it where the record was read: one that is read again,
+//! as when its partition was elsewhere for a while, is not taken for its own duplicate while it may still be on its way.
+//! What is remembered lives in memory: after a restart the window starts empty.
 
 use std::collections::hash_map::RandomState;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher as _;
 use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use courant_pipeline::spec::{BuildContext, Built, Gives, Problem, StageConfig, StageSpec, Takes};
 use courant_pipeline::units::Span;
-use courant_pipeline::{Batch, Record, Stage, StageError};
+use courant_pipeline::{Batch, Origin, Record, Stage, StageError};
 use rustc_hash::FxBuildHasher;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -39,11 +40,11 @@ pub struct Config {
     /// How long an id is remembered, from the first record that had it.
     pub window: Span,
     /// How many ids are remembered at the most; beyond that the oldest are forgotten before their time. An id
-    /// takes about 50 bytes.
+    /// takes about 80 bytes.
     pub max_keys: NonZeroU32,
 }
 
-/// About 5 MB when full.
+/// About 8 MB when full.
 const DEFAULT_MAX_KEYS: NonZeroU32 = NonZeroU32::new(100_000).expect("not zero");
 
 impl Default for Config {
@@ -82,13 +83,19 @@ type Fingerprint = u128;
 impl Stage for Dedupe {
     async fn process(&self, batch: &mut Batch) -> Result<(), StageError> {
         let now = Instant::now();
-        batch.each(|slot| {
-            let id = self.id_of(slot.record_mut())?;
-            if !self.seen.lock().unwrap_or_else(PoisonError::into_inner).is_new(id, now) {
+        let places: Vec<_> = batch.origins().map(|origin| origin.map(|origin| self.place(&origin))).collect();
+        for (slot, place) in batch.iter_mut().zip(places) {
+            let id = match self.id_of(slot.record_mut()) {
+                Ok(id) => id,
+                Err(error) => {
+                    slot.fail(error);
+                    continue;
+                }
+            };
+            if !self.seen.lock().unwrap_or_else(PoisonError::into_inner).is_new(id, place, now) {
                 slot.drop_as(DUPLICATE);
             }
-            Ok(())
-        });
+        }
         Ok(())
     }
 }
@@ -110,6 +117,11 @@ impl Dedupe {
         }
     }
 
+    /// Where a record was read, in a word. Two places that are taken for one let a duplicate pass, nothing else.
+    fn place(&self, &Origin { source, partition, resume_at, part, settled: _ }: &Origin<'_>) -> u64 {
+        self.hashers[0].hash_one((source, partition.as_str(), resume_at, part))
+    }
+
     fn fingerprint(&self, id: &[u8]) -> Fingerprint {
         let [high, low] = self.hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(id)));
         high << 64 | low
@@ -120,23 +132,25 @@ impl Dedupe {
 struct Seen {
     window: Duration,
     max: usize,
-    ids: HashSet<Fingerprint, FxBuildHasher>,
+    /// With the place of the first record that had it.
+    ids: HashMap<Fingerprint, Option<u64>, FxBuildHasher>,
     /// The same ids, oldest first.
     by_age: VecDeque<(Instant, Fingerprint)>,
 }
 
 impl Seen {
-    /// Whether the id is new; from then on it is not.
-    fn is_new(&mut self, id: Fingerprint, now: Instant) -> bool {
+    /// Whether the id is new, or that of the same record; from then on it is not.
+    fn is_new(&mut self, id: Fingerprint, place: Option<u64>, now: Instant) -> bool {
         while let Some((since, oldest)) = self.by_age.front()
             && now.duration_since(*since) >= self.window
         {
             self.ids.remove(oldest);
             self.by_age.pop_front();
         }
-        if !self.ids.insert(id) {
-            return false;
+        if let Some(first) = self.ids.get(&id) {
+            return place.is_some() && *first == place;
         }
+        self.ids.insert(id, place);
         if self.by_age.len() == self.max
             && let Some((_, oldest)) = self.by_age.pop_front()
         {
@@ -150,6 +164,7 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::origins::read;
     use crate::testing::{batch, problem, process, stage};
     use courant_pipeline::Payload;
     use serde_json::json;
@@ -178,6 +193,17 @@ mod tests {
         );
         advance(Duration::from_millis(1)).await;
         assert_eq!(process(&*stage, batch(&["1", "1"])).await, ["1", DROPPED]);
+    }
+
+    /// Its partition was read elsewhere for a while, and it may still be on its way: what is dropped would be committed.
+    #[tokio::test(start_paused = true)]
+    async fn a_record_that_is_read_again_is_no_duplicate_of_itself() {
+        let stage = stage(&SPEC, json!({"by": "."}));
+        let at = |place| read("0", [(place, Record::new(Payload::from_static("1")))], None);
+        assert_eq!(process(&*stage, at(7)).await, ["1"]);
+        assert_eq!(process(&*stage, at(7)).await, ["1"]);
+        assert_eq!(process(&*stage, at(8)).await, [DROPPED]);
+        assert_eq!(process(&*stage, batch(&["1"])).await, [DROPPED]);
     }
 
     #[tokio::test(start_paused = true)]

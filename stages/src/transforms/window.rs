@@ -241,17 +241,18 @@ impl Stage for Window {
         let (verdicts, draft) = absorbing.finish()?;
         let (changes, finished) = draft.finish()?;
         let store = Arc::clone(store);
+        // With the lock: a call that is given up leaves the commit at work, and whoever comes next is to find it made.
         let committed = tokio::task::spawn_blocking(move || {
-            store.commit(changes.into_iter()).map_err(|error| state_error("write the windows", error))
+            let state = open.state.take();
+            store.commit(changes.into_iter()).map_err(|error| state_error("write the windows", error))?;
+            open.state = state.map(|mut state| {
+                state.take_over(finished);
+                state
+            });
+            Ok(open.state.as_ref().map_or(0, State::open))
         });
-        let state = open.state.take();
-        committed.await.unwrap_or_else(|stopped| Err(StageError::retry("write the windows", stopped)))?;
-        open.state = state.map(|mut state| {
-            state.take_over(finished);
-            state
-        });
-        let still_open = open.state.as_ref().map_or(0, State::open);
-        drop(open);
+        let still_open =
+            committed.await.unwrap_or_else(|stopped| Err(StageError::retry("write the windows", stopped)))?;
         self.pass(batch, verdicts, still_open);
         Ok(())
     }

@@ -103,8 +103,9 @@ pub(super) fn body(form: Body, items: &[&Item]) -> (Bytes, &'static str) {
     }
 }
 
+/// Only of one record is it known that the next try carries the same.
 pub(super) fn headers(
-    id: &str,
+    (id, is_one): (&str, bool),
     kind: &'static str,
     body: &[u8],
     signer: Option<&Signer>,
@@ -114,9 +115,11 @@ pub(super) fn headers(
         ("content-type", kind.to_owned()),
         ("user-agent", concat!("courant/", env!("CARGO_PKG_VERSION")).to_owned()),
         ("webhook-id", id.to_owned()),
-        ("idempotency-key", id.to_owned()),
         ("webhook-timestamp", timestamp.to_string()),
     ];
+    if is_one {
+        headers.push(("idempotency-key", id.to_owned()));
+    }
     if let Some(signer) = signer {
         headers.push(("webhook-signature", signer.sign(id, timestamp, body)));
     }

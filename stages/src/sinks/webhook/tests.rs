@@ -239,6 +239,8 @@ async fn a_batch_can_be_one_request() {
     let kinds: Vec<_> =
         hook.arrived().iter().map(|request| request.headers["content-type"].clone()).collect();
     assert_eq!(kinds, ["application/json", "application/x-ndjson"]);
+    let named = |name| hook.arrived().iter().any(|request| request.headers.contains_key(name));
+    assert!(named("webhook-id") && !named("idempotency-key"), "the next try may carry others");
 }
 
 #[tokio::test]

@@ -62,6 +62,11 @@ impl Matching {
         self.waiting.len() + self.handed_on.len() < MAX_WAITING
     }
 
+    #[cfg(test)]
+    pub(super) fn is_published(&self, name: &Name) -> bool {
+        self.remembered.contains(name)
+    }
+
     /// Since when the one that has waited longest does.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.waiting.values().next().map(|waiting| waiting.since)

@@ -20,6 +20,8 @@ pub(super) struct Tail {
     reader: Option<Box<dyn Reader>>,
     /// Where the reader is, by partition.
     read_to: Offsets,
+    /// When the newest record was appended that this reader has read.
+    newest: Option<SystemTime>,
     /// Since when everything was read.
     since: Option<SystemTime>,
     /// From when on to read, if the reader is past that.
@@ -29,7 +31,7 @@ pub(super) struct Tail {
 impl Tail {
     pub(super) fn of(log: RestrictedLog) -> Self {
         let topic = Topic::from(messages_persisted::NAME);
-        Self { log, topic, reader: None, read_to: Offsets::new(), since: None, wanted: None }
+        Self { log, topic, reader: None, read_to: Offsets::new(), newest: None, since: None, wanted: None }
     }
 
     /// Whether the event of a message that was stored then is among what was read, or what is to be read.
@@ -55,7 +57,7 @@ impl Tail {
         if self.reader.is_none() || offsets != self.read_to {
             let reader = self.log.read_from(offsets.clone()).await;
             self.reader = Some(reader.map_err(|error| log_error("read the log", error))?);
-            self.read_to = offsets;
+            (self.read_to, self.newest) = (offsets, None);
         }
         self.since = Some(self.since.map_or(wanted, |since| since.min(wanted)));
         self.wanted = None;
@@ -69,8 +71,14 @@ impl Tail {
         let Fetch::Records { from, records } = fetched else { return Ok(Vec::new()) };
         if let Some(last) = records.last() {
             self.read_to.insert(from, last.offset + 1);
+            self.newest = self.newest.max(Some(last.at));
         }
         Ok(records)
+    }
+
+    /// Whether records of then or later were read.
+    pub(super) fn has_reached(&self, time: SystemTime) -> bool {
+        self.newest >= Some(time)
     }
 
     /// Where the log ends now.

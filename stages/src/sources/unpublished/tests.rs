@@ -289,7 +289,11 @@ fn inserted(sequence: u64, at: SystemTime) -> Change {
 async fn by_hand(world: &World) -> Open {
     let services = world.services();
     let context = BuildContext { pipeline: "test", stage: SPEC.kind, services: &services };
-    let declared = [access(Level::Log, Mode::Read, messages_persisted::NAME)];
+    let declared = [
+        access(Level::Store, Mode::Stream, &messages::SCHEMA.name),
+        access(Level::Store, Mode::Keep, &stream_leases::SCHEMA.name),
+        access(Level::Log, Mode::Read, messages_persisted::NAME),
+    ];
     let backends = Backends::of(&context, &declared);
     let group = StreamGroup::of(&context, None, default_lease());
     let options = group.options("test", "test", messages::SCHEMA.name.clone(), Vec::new()).await.unwrap();
@@ -342,6 +346,30 @@ async fn going_back_leaves_out_nothing_that_was_to_be_read() {
     open.tail.go_back_to(now + Duration::from_secs(3600));
     open.tail.open().await.unwrap();
     is_found(&mut open, "s").await;
+}
+
+#[tokio::test]
+async fn the_log_is_not_read_far_ahead_of_what_is_stored() {
+    let world = World::new().await;
+    world.publish(1).await;
+    let (mut open, now) = (by_hand(&world).await, clock::now());
+    begins(&mut open, "s", 2, now - Duration::from_secs(3600)).await;
+    is_seen(&mut open, 1).await;
+    world.publish(2).await;
+    assert!(timeout(Duration::from_millis(300), open.look(LIMIT)).await.is_err(), "it waits for the stream");
+    begins(&mut open, "s", 3, now).await;
+    is_seen(&mut open, 2).await;
+}
+
+/// Whether the event of a message is read.
+async fn is_seen(open: &mut Open, sequence: u64) {
+    let name = || Name { chat: "chat_1".into(), sequence };
+    let seen = async {
+        while !open.matching.is_published(&name()) {
+            open.look(LIMIT).await.unwrap();
+        }
+    };
+    timeout(LIMIT, seen).await.expect("the event is in the log");
 }
 
 #[test]

@@ -48,7 +48,8 @@ impl Draft {
     pub(super) async fn finish(mut self, answered: Result<(), StageError>) -> Result<String, StageError> {
         let text = self.text.trim();
         let finished = match answered {
-            Ok(()) if text.is_empty() => Err(StageError::retry(ASK, "the answer is empty")),
+            // It came to its end like this, and would again.
+            Ok(()) if text.is_empty() => Err(StageError::reject(ASK, "the answer is empty")),
             Ok(()) => return Ok(text.to_owned()),
             Err(error) => Err(error),
         };

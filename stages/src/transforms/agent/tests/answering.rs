@@ -150,7 +150,7 @@ async fn a_server_that_misbehaves_is_bounded_and_quoted() {
             Say::Raw(format!("{EVENTS}{}", part("half"))),
             "retry: ask the model: the answer broke off before its end",
         ),
-        ("empty", words(""), "retry: ask the model: the answer is empty"),
+        ("empty", words(""), "reject: ask the model: the answer is empty"),
         (
             "huge",
             Say::Raw(huge),
