@@ -35,8 +35,7 @@ impl Components {
     /// Looks once, and then again and again until the last clone is gone.
     pub(super) async fn watch(connected: Option<Arc<Connected>>, relay: Option<Relay>) -> Self {
         let Some(connected) = connected else { return Self { connections: None, relay } };
-        let asked = Asked::of(&connected);
-        drop(connected);
+        let asked = Asked::of(connected);
         let (found, seen) = watch::channel(asked.look().await);
         tokio::spawn(async move {
             let mut every = interval(ASK_EVERY);
@@ -73,18 +72,20 @@ pub(super) fn grant() -> Grant {
 }
 
 struct Asked {
+    connected: Arc<Connected>,
     store: RestrictedStore,
     log: RestrictedLog,
     live: RestrictedLive,
 }
 
 impl Asked {
-    fn of(connected: &Connected) -> Self {
+    fn of(connected: Arc<Connected>) -> Self {
         let grant = Arc::new(grant());
         Self {
             store: RestrictedStore::new(Arc::clone(&connected.store), Arc::clone(&grant)),
             log: RestrictedLog::new(Arc::clone(&connected.log), Arc::clone(&grant)),
             live: RestrictedLive::new(Arc::clone(&connected.live), grant),
+            connected,
         }
     }
 
@@ -92,8 +93,14 @@ impl Asked {
         // Any key will do: the answer that there is no such user is an answer.
         let nobody: UserId = "user_00000000000000000000000000".into();
         let topic = Topic::from(messages_persisted::NAME);
-        let store = async { users::get(&self.store, &nobody).await.map(drop) };
-        let log = async { self.log.watermarks(&topic).await.map(drop) };
+        let store = async {
+            users::get(&self.store, &nobody).await.map_err(|error| error.to_string())?;
+            self.connected.store_trouble().map_or(Ok(()), Err)
+        };
+        let log = async {
+            self.log.watermarks(&topic).await.map_err(|error| error.to_string())?;
+            self.connected.log_trouble().map_or(Ok(()), Err)
+        };
         let live = async { self.live.connections_of(std::slice::from_ref(&nobody)).await.map(drop) };
         let (store, log, live) =
             tokio::join!(component("store", store), component("log", log), component("live", live));
@@ -143,6 +150,10 @@ mod tests {
         );
         assert!(found.iter().all(|component| component.status == ComponentStatus::Up), "{found:?}");
         connected.close().await;
+        let found = Asked::of(connected).look().await;
+        let told = |at: usize| (found[at].status, found[at].detail.as_deref());
+        let closed = (ComponentStatus::Down, Some("the engine is closed"));
+        assert_eq!((told(0), told(1)), (closed, closed), "what can be read and not be written is down");
         assert!(Components::watch(None, None).await.now().is_empty(), "nothing is used, nothing is down");
     }
 

@@ -37,18 +37,32 @@ pub struct Connected {
     pub store: Arc<dyn Store>,
     pub log: Arc<dyn Log>,
     pub live: Arc<dyn Live>,
-    engines: Vec<Arc<Engine>>,
+    store_engine: Option<Arc<Engine>>,
+    log_engine: Option<Arc<Engine>>,
 }
 
 impl Connected {
     /// The embedded engines behind the handles; none if all are servers.
-    pub fn engines(&self) -> &[Arc<Engine>] {
-        &self.engines
+    pub fn engines(&self) -> impl Iterator<Item = &Arc<Engine>> {
+        let is_stores = |engine: &Arc<Engine>| {
+            self.store_engine.as_ref().is_some_and(|stores| Arc::ptr_eq(stores, engine))
+        };
+        self.store_engine.iter().chain(self.log_engine.iter().filter(move |engine| !is_stores(engine)))
+    }
+
+    /// Why the embedded store takes no more writes, though it still answers.
+    pub fn store_trouble(&self) -> Option<String> {
+        self.store_engine.as_ref()?.trouble()
+    }
+
+    /// The same of the embedded log.
+    pub fn log_trouble(&self) -> Option<String> {
+        self.log_engine.as_ref()?.trouble()
     }
 
     /// Puts on disk what the embedded engine holds. Servers need no good-bye.
     pub async fn close(&self) {
-        for engine in &self.engines {
+        for engine in self.engines() {
             engine.close().await;
         }
     }
@@ -56,29 +70,29 @@ impl Connected {
 
 impl Connections {
     pub async fn open(&self) -> Result<Connected, ConnectError> {
-        let mut engines = Vec::new();
+        let (mut store_engine, mut log_engine) = (None, None);
         let store: Arc<dyn Store> = match &self.store {
             StoreConnection::Embedded(embedded) => {
-                let engine = shared_engine(&mut engines, &embedded.engine_folder()).await?;
+                let engine = Engine::open(embedded.engine_folder(), Options::default()).await?;
                 for schema in TABLES {
                     engine.create_table(schema).await?;
                 }
-                engine
+                Arc::clone(store_engine.insert(engine)) as _
             }
             StoreConnection::DynamoDb(config) => Arc::new(DynamoDb::open(config, &schemas()).await?),
         };
         let log: Arc<dyn Log> = match &self.log {
             LogConnection::Embedded(embedded) => {
-                let engine = shared_engine(&mut engines, &embedded.engine_folder()).await?;
+                let engine = or_open(store_engine.as_ref(), &embedded.engine_folder()).await?;
                 for spec in &topics::all() {
                     engine.create_topic(spec).await?;
                 }
-                engine
+                Arc::clone(log_engine.insert(engine)) as _
             }
             LogConnection::Kafka(config) => Arc::new(Kafka::open((**config).clone()).await?),
         };
         let live = self.open_live().await?;
-        Ok(Connected { store, log, live, engines })
+        Ok(Connected { store, log, live, store_engine, log_engine })
     }
 
     /// The store alone, for commands that need no more; with what is to be closed after it.
@@ -119,13 +133,11 @@ fn schemas() -> Vec<TableSchema> {
 }
 
 /// Store and log in one folder are one engine, so that they share a journal.
-async fn shared_engine(engines: &mut Vec<Arc<Engine>>, path: &Path) -> Result<Arc<Engine>, OpenError> {
-    if let Some(engine) = engines.iter().find(|engine| engine.folder() == path) {
-        return Ok(Arc::clone(engine));
+async fn or_open(engine: Option<&Arc<Engine>>, path: &Path) -> Result<Arc<Engine>, OpenError> {
+    match engine.filter(|engine| engine.folder() == path) {
+        Some(engine) => Ok(Arc::clone(engine)),
+        None => Engine::open(path, Options::default()).await,
     }
-    let engine = Engine::open(path, Options::default()).await?;
-    engines.push(Arc::clone(&engine));
-    Ok(engine)
 }
 
 #[cfg(test)]
@@ -143,7 +155,7 @@ mod tests {
         };
         for _ in 0..2 {
             let connected = connections.open().await.unwrap();
-            assert_eq!(connected.engines.len(), 1, "one folder is one engine");
+            assert_eq!(connected.engines().count(), 1, "one folder is one engine");
             assert_eq!(connected.store.tables().await.unwrap().len(), crate::model::tables::TABLES.len());
             assert_eq!(connected.log.topics().await.unwrap().len(), 4);
             connected.close().await;

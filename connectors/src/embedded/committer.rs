@@ -157,6 +157,11 @@ impl Committer {
         }
     }
 
+    /// Why nothing more is taken.
+    pub(super) fn closed(&self) -> Option<String> {
+        self.waiting.lock().closed.clone()
+    }
+
     /// Finishes what waits and ends the thread.
     pub(super) fn close(&self) {
         self.waiting.lock().closed.get_or_insert_with(|| "the engine is closed".to_owned());

@@ -148,6 +148,11 @@ impl Engine {
         while upkeep::sweep_once(&self.shared, &self.committer).await {}
     }
 
+    /// Why nothing is written any more, as after the disk was full; what is there can still be read.
+    pub fn trouble(&self) -> Option<String> {
+        self.committer.closed()
+    }
+
     /// Finishes what waits and puts everything on disk. Later writes are refused; another process can open the folder
     /// once the last handle is dropped.
     pub async fn close(&self) {

@@ -42,7 +42,7 @@ pub async fn run(
     let loaded = load(folder)?;
     let host = open_host(&loaded).await?;
     let connected = host.services.get::<Connected>().context("the pipelines use connections")?;
-    let engine = Arc::clone(connected.engines().first().context("the connections are embedded")?);
+    let engine = Arc::clone(connected.engines().next().context("the connections are embedded")?);
     let history = History::fill(&connected, messages).await?;
     let bench = Bench { loaded, host, engine, history, folder };
     let measured = bench.measure(lasting / 2, &mut report).await;
