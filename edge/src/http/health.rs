@@ -1,7 +1,7 @@
 //! `/health`, `/health/live`, `/health/ready` and `/metrics`.
 //!
 //! Live means the process answers; an orchestrator restarts it otherwise. Ready means that every pipeline and
-//! every component works; traffic goes elsewhere otherwise, and a restart would not help.
+//! every component works; traffic goes elsewhere otherwise, and as a rule a restart would not help.
 
 use std::sync::Arc;
 

@@ -86,7 +86,9 @@ pub async fn a_scan_whose_worker_dies_goes_on(store: Arc<dyn Store>) {
     let _two = followed.runs("two");
     let given = eventually("the rest", async || {
         let given = followed.given("g");
-        (given.iter().filter(|given| given.is_scanned).count() == KEYS - done.len()).then_some(given)
+        // A page may come twice to a worker whose lease ran out on a busy machine.
+        let scanned = given.iter().filter(|given| given.is_scanned).map(|given| &given.key);
+        (scanned.collect::<BTreeSet<_>>().len() == KEYS - done.len()).then_some(given)
     });
     let given = given.await;
     assert!(
